@@ -3,13 +3,13 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use abi_stable::StableAbi;
 use abi_stable::prefix_type::WithMetadata;
 use abi_stable::staticref;
 use abi_stable::std_types::{RSlice, RSliceMut, Tuple2};
 
+use super::guard::catch;
 use crate::author::DraftSink;
 use crate::error::DraftError;
 use crate::types::{NO_PARENT, NodeId, Token};
@@ -109,7 +109,7 @@ fn parent_of(parent: NodeId) -> Option<NodeId> {
 
 /// Runs the sink's code; a panic there is the engine's own and must not unwind into the plugin.
 fn guarded(call: impl FnOnce() -> Result<i64, DraftError>) -> i64 {
-    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(DraftError::NoSuchSequence));
+    let result = catch("drafts", || Ok(call())).unwrap_or(Err(DraftError::NoSuchSequence));
     result.unwrap_or_else(|error| error as i64)
 }
 
@@ -157,5 +157,5 @@ unsafe extern "C" fn draw_n<S: DraftSink>(
 unsafe extern "C" fn remaining<S: DraftSink>(data: *mut c_void, sequence: usize) -> usize {
     // SAFETY: `data` is the `S` of `DraftsObject::new`.
     let sink = unsafe { &*data.cast::<S>() };
-    catch_unwind(AssertUnwindSafe(|| sink.remaining(sequence))).unwrap_or(0)
+    catch("drafts", || Ok(sink.remaining(sequence))).unwrap_or(0)
 }

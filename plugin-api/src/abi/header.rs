@@ -16,7 +16,8 @@ pub const API_LEVEL: u32 = 1;
 /// The name of the symbol.
 pub const SYMBOL: &str = "FORETOKEN_PLUGIN";
 
-const MAGIC: [u8; 16] = *b"foretoken-plugin";
+/// The first bytes behind the symbol.
+pub const MAGIC: [u8; 16] = *b"foretoken-plugin";
 
 /// The bytes behind the symbol. Frozen for all levels up to and including `root`.
 #[repr(C)]

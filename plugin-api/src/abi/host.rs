@@ -4,7 +4,6 @@
 //! plugin's own library, and the call that handed them over reports them there.
 
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -129,7 +128,11 @@ struct Closure<'a> {
 unsafe extern "C" fn trampoline(data: *const c_void, index: usize) {
     // SAFETY: `data` is the `Closure` on the stack of `parallel`, which waits for all calls.
     let closure = unsafe { &*data.cast::<Closure<'_>>() };
-    if catch_unwind(AssertUnwindSafe(|| (closure.task)(index))).is_err() {
+    let run = || {
+        (closure.task)(index);
+        Ok(())
+    };
+    if catch("a task on the pool", run).is_err() {
         closure.panicked.store(true, Ordering::Relaxed);
     }
 }
@@ -257,7 +260,9 @@ unsafe fn host<'a>(data: *const c_void) -> &'a Host {
 unsafe fn ask<T>(data: *const c_void, what: &str, call: impl FnOnce(&Host) -> Result<T>) -> Crossing<T> {
     // SAFETY: passed on from the caller.
     let host = unsafe { host(data) };
-    to_crossing(catch(what, || call(host)))
+    // Not `Panicked`: that would poison the plugin's instance for a fault that is the engine's.
+    let ours = |error: Error| Err(Error::failed(format!("the host {}", error.message)));
+    to_crossing(catch(what, || Ok(call(host))).unwrap_or_else(ours))
 }
 
 unsafe extern "C" fn target(data: *const c_void) -> RString {
@@ -274,7 +279,14 @@ unsafe extern "C" fn threads(data: *const c_void) -> usize {
 
 unsafe extern "C" fn parallel(data: *const c_void, tasks: usize, task: Task) -> Crossing<()> {
     // SAFETY: as above; the trampoline catches the plugin's panics, and the plugin's frame outlives the call.
-    unsafe { ask(data, "parallel", |host| host.parallel(tasks, &|index| { let task = task; (task.call)(task.data, index) })) }
+    unsafe {
+        ask(data, "parallel", |host| {
+            host.parallel(tasks, &|index| {
+                let task = task;
+                (task.call)(task.data, index)
+            })
+        })
+    }
 }
 
 unsafe extern "C" fn noise(data: *const c_void, key: NoiseKey, first: u32, mut out: RSliceMut<'_, f64>) {
@@ -395,5 +407,9 @@ unsafe extern "C" fn log(data: *const c_void, level: u8, target: RStr<'_>, messa
 
 unsafe extern "C" fn drop(data: *const c_void) {
     // SAFETY: `data` is the box of `HostObject::new`, not used again.
-    std::mem::drop(unsafe { Box::from_raw(data.cast_mut().cast::<Host>()) });
+    let host = unsafe { Box::from_raw(data.cast_mut().cast::<Host>()) };
+    let _ = catch("drop", move || {
+        std::mem::drop(host);
+        Ok(())
+    });
 }

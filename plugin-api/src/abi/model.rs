@@ -87,5 +87,9 @@ unsafe extern "C" fn forward(
 
 unsafe extern "C" fn drop(data: *const c_void) {
     // SAFETY: `data` is the box of `ModelObject::new`, not used again.
-    std::mem::drop(unsafe { Box::from_raw(data.cast_mut().cast::<Arc<dyn ModelApi>>()) });
+    let service = unsafe { Box::from_raw(data.cast_mut().cast::<Arc<dyn ModelApi>>()) };
+    let _ = catch("drop", move || {
+        std::mem::drop(service);
+        Ok(())
+    });
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use abi_stable::StableAbi;
 use abi_stable::prefix_type::WithMetadata;
 use abi_stable::staticref;
 
+use super::guard::catch;
 use crate::author::PlanSink;
 use crate::types::SeqId;
 
@@ -63,11 +63,11 @@ unsafe extern "C" fn run<S: PlanSink>(data: *mut c_void, sequence: SeqId, rows: 
     // SAFETY: `data` is the `S` of `PlanObject::new`.
     let sink = unsafe { &mut *data.cast::<S>() };
     // A panic of the engine's own sink leaves the entry out; it must not unwind into the plugin.
-    let _ = catch_unwind(AssertUnwindSafe(|| sink.run(sequence, rows, draft_budget)));
+    let _ = catch("plan", || Ok(sink.run(sequence, rows, draft_budget)));
 }
 
 unsafe extern "C" fn preempt<S: PlanSink>(data: *mut c_void, sequence: SeqId) {
     // SAFETY: `data` is the `S` of `PlanObject::new`.
     let sink = unsafe { &mut *data.cast::<S>() };
-    let _ = catch_unwind(AssertUnwindSafe(|| sink.preempt(sequence)));
+    let _ = catch("plan", || Ok(sink.preempt(sequence)));
 }

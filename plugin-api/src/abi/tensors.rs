@@ -83,5 +83,9 @@ unsafe extern "C" fn view<'a>(data: &'a c_void, name: RStr<'_>) -> Crossing<Tens
 
 unsafe extern "C" fn drop(data: *const c_void) {
     // SAFETY: `data` is the box of `TensorsObject::new`, not used again.
-    std::mem::drop(unsafe { Box::from_raw(data.cast_mut().cast::<Arc<dyn TensorsApi>>()) });
+    let service = unsafe { Box::from_raw(data.cast_mut().cast::<Arc<dyn TensorsApi>>()) };
+    let _ = catch("drop", move || {
+        std::mem::drop(service);
+        Ok(())
+    });
 }

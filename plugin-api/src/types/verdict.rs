@@ -54,12 +54,8 @@ impl<'a> DraftTree<'a> {
 impl<'a> VerifySequence<'a> {
     /// A sequence to verify.
     pub fn new(id: SeqId, first_row: u32, output_index: u32, sampling: SamplingParams, noise: NoiseKey) -> Self {
-        let tree = DraftTree {
-            tokens: RSlice::EMPTY,
-            parents: RSlice::EMPTY,
-            modes: RSlice::EMPTY,
-            prob_rows: RSlice::EMPTY,
-        };
+        let tree =
+            DraftTree { tokens: RSlice::EMPTY, parents: RSlice::EMPTY, modes: RSlice::EMPTY, prob_rows: RSlice::EMPTY };
         Self { id, first_row, output_index, sampling, noise, tree }
     }
 

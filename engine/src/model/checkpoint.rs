@@ -1,0 +1,238 @@
+//! A Hugging Face folder (or one safetensors file) as named tensors over memory-mapped bytes.
+//!
+//! Neighbours: `mapping` maps the files, `weights` turns tensors into the kernels' matrices, plugins read heads through
+//! the same views. Headers are parsed and checked by candle's safetensors; this file only remembers where each tensor
+//! lies, so that a `Weight` can hold the mapping itself and no copy is made. Tensors of a type that this build cannot
+//! name stay listed and fail only when asked for: heads carry such extras.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::safetensors::SliceSafetensors;
+use foretoken_kernels::SharedBytes;
+use foretoken_plugin_api::DType;
+use memmap2::Mmap;
+use serde_json::Value;
+
+use super::mapping;
+use super::nearest::nearest;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("cannot read {path}: {source}")]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{folder} holds no weights: neither {SINGLE} nor {INDEX}, but {found}. Convert the model to safetensors \
+        (transformers: `save_pretrained(.., safe_serialization=True)`)"
+    )]
+    NoWeights { folder: PathBuf, found: String },
+    #[error("{path} is not a safetensors index: {reason}. Download it again")]
+    BadIndex { path: PathBuf, reason: String },
+    #[error("{shard} is missing, though {index} names it. The download is incomplete; fetch it again")]
+    MissingShard { index: PathBuf, shard: PathBuf },
+    #[error("{path} is truncated: its header promises {expected} bytes, the file has {got}. Download it again")]
+    Truncated { path: PathBuf, expected: u64, got: u64 },
+    #[error("{path} is not a valid safetensors file: {reason}")]
+    Malformed { path: PathBuf, reason: String },
+    #[error("{path} has no tensor `{tensor}`{hint}", hint = hint(nearest))]
+    MissingTensor { path: PathBuf, tensor: String, nearest: Option<String> },
+    #[error("tensor `{tensor}` in {path} has dtype {got}, expected {expected}")]
+    Dtype { path: PathBuf, tensor: String, got: String, expected: &'static str },
+}
+
+fn hint(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(name) => format!("; the nearest it has is `{name}`. The config and the weights may belong to two models"),
+        None => ", nor one like it. The config and the weights may belong to two models".to_owned(),
+    }
+}
+
+/// Named tensors over mapped files.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    shards: Vec<Shard>,
+    tensors: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    mapping: Arc<Mmap>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    shard: usize,
+    shape: Vec<usize>,
+    dtype: Option<DType>,
+    dtype_name: String,
+    range: Range<usize>,
+}
+
+/// One tensor where it lies: row-major, little-endian.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedTensor<'a> {
+    pub name: &'a str,
+    pub shape: &'a [usize],
+    /// `None`: a type that this build cannot name; `dtype_name` is then all there is.
+    pub dtype: Option<DType>,
+    /// As the file writes it, such as `BF16`.
+    pub dtype_name: &'a str,
+    pub bytes: &'a [u8],
+    /// The file it lies in.
+    pub file: &'a Path,
+}
+
+impl Checkpoint {
+    /// Maps a folder's `model.safetensors`, or the shards of its index, or one `.safetensors` file.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let files = if path.is_dir() { files_of(path)? } else { vec![path.to_owned()] };
+        let mut checkpoint = Self { path: path.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
+        for file in files {
+            checkpoint.add(file)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = NamedTensor<'_>> {
+        self.tensors.iter().map(|(name, entry)| self.view(name, entry))
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// The tensor of this name; the error gives the nearest one.
+    pub fn tensor(&self, name: &str) -> Result<NamedTensor<'_>, CheckpointError> {
+        let (name, entry) = self.entry(name)?;
+        Ok(self.view(name, entry))
+    }
+
+    /// The tensor's bytes with a share in the mapping, for whoever outlives this checkpoint.
+    pub fn shared_bytes(&self, name: &str) -> Result<SharedBytes, CheckpointError> {
+        let (_, entry) = self.entry(name)?;
+        let shard = &self.shards[entry.shard];
+        Ok(SharedBytes::new(shard.mapping.clone(), entry.range.clone()).expect("ranges were taken from this mapping"))
+    }
+
+    fn entry(&self, name: &str) -> Result<(&String, &Entry), CheckpointError> {
+        self.tensors.get_key_value(name).ok_or_else(|| CheckpointError::MissingTensor {
+            path: self.path.clone(),
+            tensor: name.to_owned(),
+            nearest: nearest(name, self.tensors.keys().map(String::as_str)).map(str::to_owned),
+        })
+    }
+
+    fn view<'a>(&'a self, name: &'a str, entry: &'a Entry) -> NamedTensor<'a> {
+        let shard = &self.shards[entry.shard];
+        let (shape, dtype_name) = (entry.shape.as_slice(), entry.dtype_name.as_str());
+        let bytes = &shard.mapping[entry.range.clone()];
+        NamedTensor { name, shape, dtype: entry.dtype, dtype_name, bytes, file: &shard.path }
+    }
+
+    fn add(&mut self, path: PathBuf) -> Result<(), CheckpointError> {
+        let mapping =
+            mapping::map(&path).map_err(|source| CheckpointError::Unreadable { path: path.clone(), source })?;
+        let parsed = SliceSafetensors::new(&mapping).map_err(|error| damage(&path, &mapping, &error))?;
+        let start = mapping.as_ptr() as usize;
+        for (name, view) in parsed.tensors() {
+            let offset = view.data().as_ptr() as usize - start;
+            let dtype_name = format!("{:?}", view.dtype());
+            let entry = Entry {
+                shard: self.shards.len(),
+                shape: view.shape().to_vec(),
+                dtype: dtype_of(&dtype_name),
+                dtype_name,
+                range: offset..offset + view.data().len(),
+            };
+            self.tensors.insert(name, entry);
+        }
+        drop(parsed);
+        self.shards.push(Shard { path, mapping });
+        Ok(())
+    }
+}
+
+fn dtype_of(name: &str) -> Option<DType> {
+    match name {
+        "F32" => Some(DType::F32),
+        "BF16" => Some(DType::Bf16),
+        "F16" => Some(DType::F16),
+        "U32" => Some(DType::U32),
+        "I64" => Some(DType::I64),
+        "U8" | "BOOL" => Some(DType::U8),
+        _ => None,
+    }
+}
+
+/// The weight files of a folder, each existing.
+fn files_of(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let single = folder.join(SINGLE);
+    if single.exists() {
+        return Ok(vec![single]);
+    }
+    let index = folder.join(INDEX);
+    let text = match std::fs::read_to_string(&index) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(CheckpointError::NoWeights { folder: folder.to_owned(), found: listing(folder) });
+        }
+        Err(source) => return Err(CheckpointError::Unreadable { path: index, source }),
+    };
+    let bad = |reason: String| CheckpointError::BadIndex { path: index.clone(), reason };
+    let json: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let map = json["weight_map"].as_object().ok_or_else(|| bad("it has no `weight_map`".into()))?;
+    let mut names: Vec<&str> = map.values().filter_map(Value::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Err(bad("its `weight_map` names no file".into()));
+    }
+    let shards: Vec<PathBuf> = names.into_iter().map(|name| folder.join(name)).collect();
+    match shards.iter().find(|shard| !shard.exists()) {
+        Some(shard) => Err(CheckpointError::MissingShard { index, shard: shard.clone() }),
+        None => Ok(shards),
+    }
+}
+
+/// What a folder without weights does hold, for the message.
+fn listing(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    if names.is_empty() { "nothing at all".into() } else { names.join(", ") }
+}
+
+/// Tells a truncated file from a malformed one, since the first is what interrupted downloads leave.
+fn damage(path: &Path, bytes: &[u8], error: &candle_core::Error) -> CheckpointError {
+    let got = bytes.len() as u64;
+    match promised_len(bytes) {
+        Some(expected) if expected > got => CheckpointError::Truncated { path: path.to_owned(), expected, got },
+        _ => CheckpointError::Malformed { path: path.to_owned(), reason: error.to_string() },
+    }
+}
+
+/// The length that a safetensors header promises: 8 bytes, the header, and the last tensor's end.
+fn promised_len(bytes: &[u8]) -> Option<u64> {
+    let header_len = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let data_start = header_len.checked_add(8)?;
+    let Some(header) = bytes.get(8..usize::try_from(data_start).ok()?) else {
+        // A first word that is no plausible length means another format, not a truncated file.
+        return (header_len < 100_000_000).then_some(data_start);
+    };
+    let header: Value = serde_json::from_slice(header).ok()?;
+    let ends = header.as_object()?.values().filter_map(|tensor| tensor["data_offsets"][1].as_u64());
+    data_start.checked_add(ends.max().unwrap_or(0))
+}

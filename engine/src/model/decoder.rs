@@ -1,0 +1,207 @@
+//! The decoder: rows of tokens in, logits and hidden rows out.
+//!
+//! Neighbours: `assemble` builds it from a checkpoint, the step's forward verb and the plugins' host drive it, the
+//! kernels compute. It owns no keys and values and no buffers: both belong to the caller, so one decoder serves the
+//! engine's steps, `score` and a draft model's lane at once (`&self`). Logits are computed for the rows asked only,
+//! because the output projection is a fifth of a small model's weights and prefill needs one row of it.
+
+use std::path::{Path, PathBuf};
+
+use foretoken_kernels::blocks::{DecoderLayer, ForwardRows, KvDtype, KvShape, KvViewMut, Linear, Workspace};
+use foretoken_kernels::ops::{AttentionSeq, PackedRows, RopeRows, RopeTable, embed, rmsnorm};
+use foretoken_kernels::{Exec, WeightDtype};
+
+use super::architectures::{Architecture, ConfigError};
+use super::assemble::{Parts, assemble};
+use super::checkpoint::Checkpoint;
+use super::weights::{WeightLoader, WeightsError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum DecoderError {
+    #[error("there is no model at {path}. `path` in [model] names a Hugging Face folder")]
+    NoFolder { path: PathBuf },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+}
+
+/// One pass. Rows are tokens of any sequences, in any mix of prefill, decode and draft trees.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardBatch<'a> {
+    /// Token of each row, below the vocabulary size.
+    pub tokens: &'a [u32],
+    /// Position of each row, below `max_positions`. Draft siblings share one.
+    pub positions: &'a [u32],
+    /// Slot that takes each row's keys and values.
+    pub slots: &'a [u32],
+    /// The sequences whose rows these are, and what each row attends to.
+    pub seqs: &'a [AttentionSeq<'a>],
+    /// Rows to compute logits for, in the order wanted.
+    pub logit_rows: &'a [usize],
+    /// Layers whose hidden rows to copy out: `i < layers` is the residual stream after layer `i` (0-based, before the
+    /// final norm), `layers` is the final norm's output. Any order; repeats are allowed.
+    pub hidden_layers: &'a [usize],
+}
+
+/// Where a pass writes; the caller's buffers, overwritten entirely.
+#[derive(Debug)]
+pub struct ForwardOut<'a> {
+    /// `[logit_rows, vocab_size]`.
+    pub logits: &'a mut [f32],
+    /// `[rows, hidden_layers * hidden_size]`: a row's layers side by side, in the order asked.
+    pub hidden: &'a mut [f32],
+}
+
+/// Buffers of a pass, grown to the largest seen and reused. One per thread of control.
+#[derive(Debug, Default)]
+pub struct ForwardBuffers {
+    workspace: Workspace,
+    rope: RopeRows,
+    residual: Vec<f32>,
+    selected: Vec<f32>,
+    normed: Vec<f32>,
+}
+
+/// A loaded model.
+#[derive(Debug)]
+pub struct Decoder {
+    architecture: Architecture,
+    dtype: WeightDtype,
+    exec: Exec,
+    rope: RopeTable,
+    embedding: Linear,
+    layers: Vec<DecoderLayer>,
+    norm: Vec<f32>,
+    head: Option<Linear>,
+}
+
+impl Decoder {
+    /// Loads a Hugging Face folder, weights as `dtype`.
+    pub fn load(folder: &Path, dtype: WeightDtype, exec: Exec) -> Result<Self, DecoderError> {
+        if !folder.is_dir() {
+            return Err(DecoderError::NoFolder { path: folder.to_owned() });
+        }
+        let architecture = Architecture::open(folder)?;
+        let checkpoint = Checkpoint::open(folder).map_err(WeightsError::from)?;
+        Self::from_checkpoint(architecture, &checkpoint, dtype, exec)
+    }
+
+    /// Builds the decoder from an open checkpoint; its mappings live on in the weights.
+    pub fn from_checkpoint(
+        architecture: Architecture,
+        checkpoint: &Checkpoint,
+        dtype: WeightDtype,
+        exec: Exec,
+    ) -> Result<Self, DecoderError> {
+        let loader = WeightLoader::new(checkpoint, dtype);
+        let Parts { embedding, layers, norm, head } = assemble(&architecture, &loader)?;
+        let rope = architecture.rope.table(architecture.head_dim);
+        Ok(Self { architecture, dtype, exec, rope, embedding, layers, norm, head })
+    }
+
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// How the weights are stored.
+    pub fn dtype(&self) -> WeightDtype {
+        self.dtype
+    }
+
+    /// Where it runs.
+    pub fn exec(&self) -> &Exec {
+        &self.exec
+    }
+
+    /// What a slot of this model's keys and values holds.
+    pub fn kv_shape(&self, dtype: KvDtype) -> KvShape {
+        KvShape { layers: self.layers.len(), kv_dim: self.architecture.kv_width(), dtype }
+    }
+
+    /// Bytes of weights that a pass with logits reads (the embedding's single rows left out).
+    pub fn weight_bytes(&self) -> usize {
+        self.architecture.pass_elements() * self.dtype.size()
+    }
+
+    /// One pass. Panics if a size, token, position, row or layer is out of range: the engine has checked them.
+    pub fn forward(
+        &self,
+        batch: &ForwardBatch<'_>,
+        kv: &mut KvViewMut<'_>,
+        buffers: &mut ForwardBuffers,
+        out: ForwardOut<'_>,
+    ) {
+        self.check(batch, &out);
+        let width = self.architecture.hidden_size;
+        let ForwardBuffers { workspace, rope, residual, selected, normed } = buffers;
+        residual.resize(batch.tokens.len() * width, 0.0);
+        self.embed(batch.tokens, residual);
+        rope.fill(&self.rope, batch.positions);
+        let rows = ForwardRows { rope, slots: batch.slots, seqs: batch.seqs };
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.forward(&self.exec, &rows, residual, (kv, index), workspace);
+            copy_hidden(batch.hidden_layers, index, residual, out.hidden, width);
+        }
+        let last = self.layers.len();
+        if batch.hidden_layers.contains(&last) {
+            normed.resize(residual.len(), 0.0);
+            self.final_norm(residual, normed);
+            copy_hidden(batch.hidden_layers, last, normed, out.hidden, width);
+        }
+        if batch.logit_rows.is_empty() {
+            return;
+        }
+        selected.clear();
+        for &row in batch.logit_rows {
+            selected.extend_from_slice(&residual[row * width..(row + 1) * width]);
+        }
+        normed.resize(selected.len(), 0.0);
+        self.final_norm(selected, normed);
+        self.lm_head(normed, &mut workspace.packed, out.logits);
+    }
+
+    /// Embeddings of `tokens` into `out`, `[tokens, hidden_size]`.
+    pub fn embed(&self, tokens: &[u32], out: &mut [f32]) {
+        embed(&self.exec, self.embedding.weight(), tokens, out);
+    }
+
+    /// The final norm of `rows` into `out`, both `[rows, hidden_size]`.
+    pub fn final_norm(&self, rows: &[f32], out: &mut [f32]) {
+        rmsnorm(&self.exec, rows, &self.norm, self.architecture.rms_norm_eps as f32, out);
+    }
+
+    /// The output projection of `rows` (`[rows, hidden_size]`, already normed) into `out`, `[rows, vocab_size]`.
+    pub fn lm_head(&self, rows: &[f32], packed: &mut PackedRows, out: &mut [f32]) {
+        self.output().forward(&self.exec, rows, packed, out);
+    }
+
+    fn output(&self) -> &Linear {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    fn check(&self, batch: &ForwardBatch<'_>, out: &ForwardOut<'_>) {
+        let (rows, facts) = (batch.tokens.len(), &self.architecture);
+        assert_eq!(batch.positions.len(), rows, "positions must be one per row");
+        assert_eq!(batch.slots.len(), rows, "slots must be one per row");
+        assert_eq!(out.logits.len(), batch.logit_rows.len() * facts.vocab_size, "logits must be [logit_rows, vocab]");
+        let hidden_width = batch.hidden_layers.len() * facts.hidden_size;
+        assert_eq!(out.hidden.len(), rows * hidden_width, "hidden must be [rows, hidden_layers * hidden_size]");
+        let layers = facts.layers;
+        assert!(batch.hidden_layers.iter().all(|&layer| layer <= layers), "hidden layers must be at most {layers}");
+        assert!(batch.logit_rows.iter().all(|&row| row < rows), "logit rows must be below {rows}");
+        let positions = facts.max_positions;
+        let in_range = |&position: &u32| (position as usize) < positions;
+        assert!(batch.positions.iter().all(in_range), "positions must be below the model's {positions}");
+    }
+}
+
+/// Copies `rows` to every place in `hidden` that asks for `layer`.
+fn copy_hidden(asked: &[usize], layer: usize, rows: &[f32], hidden: &mut [f32], width: usize) {
+    let row_len = asked.len() * width;
+    for (place, _) in asked.iter().enumerate().filter(|(_, asked)| **asked == layer) {
+        for (row, out) in rows.chunks_exact(width).zip(hidden.chunks_exact_mut(row_len)) {
+            out[place * width..(place + 1) * width].copy_from_slice(row);
+        }
+    }
+}

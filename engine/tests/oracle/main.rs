@@ -1,0 +1,16 @@
+//! The decoder against independent implementations, on small random checkpoints written as Hugging Face folders.
+//!
+//! `families` compares logits with candle-transformers (f32) for every architecture and with `reference`, a plain f64
+//! decoder that also covers what candle lacks (linear scaling, biases) and shows its hidden states. `loading` is about
+//! files: dtypes, shards, damage. `batches` is about rows sharing a pass. `tiny` reads the shipped model. One binary,
+//! because candle-transformers takes long to link.
+#![forbid(unsafe_code)]
+
+mod batches;
+mod candle;
+mod families;
+mod folder;
+mod loading;
+mod reference;
+mod runner;
+mod tiny;

@@ -1,0 +1,44 @@
+"""The target's own greedy continuations of training text, for the draft to learn from.
+
+Neighbours: `train.py` asks for them before it trains tiny-draft and mixes them into its batches; `decode.py` generates.
+
+Surprising decision: a third of what the draft reads is not human text. While decoding, the draft is asked about texts
+the target wrote, whose habits (above all its repetitions) are rare in any corpus; a draft trained on text alone is
+accepted less (DistillSpec, arXiv 2310.08461). Prompts are training text only, so the held-out files stay unseen.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from data import Sampler
+from decode import Decoder
+from model import Llama
+
+SHARE = 0.33
+ROWS = 128
+PROMPT_TOKENS = 255
+NEW_TOKENS = 192
+
+
+def write(target: Llama, sampler: Sampler, batches: int) -> np.ndarray:
+    """`batches * ROWS` documents of BOS, prompt and continuation, as one stream of tokens."""
+    device = target.model.embed_tokens.weight.device
+    pieces = []
+    for index in tqdm(range(batches), desc="continuations", disable=None):
+        prompts = sampler.batch(-1 - index, ROWS, PROMPT_TOKENS).tolist()
+        with torch.autocast(device.type, torch.bfloat16):
+            output = Decoder(target, ROWS).greedy(prompts, NEW_TOKENS)
+        pieces += [prompt + written for prompt, written in zip(prompts, output)]
+    return np.array(pieces, dtype=np.uint16).reshape(-1)
+
+
+def load_or_write(target: Llama, sampler: Sampler, batches: int, work: Path) -> np.ndarray:
+    """The stream kept in `work`, written first if it is not there."""
+    path = work / "tiny-draft" / "continuations.npy"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, write(target, sampler, batches))
+    return np.load(path)

@@ -1,0 +1,80 @@
+"""The optimiser pair and the learning-rate schedule.
+
+Neighbours: `train.py` builds it once and calls `step`. Hidden matrices get Muon (Jordan et al., 2024: momentum made
+orthogonal by a Newton-Schulz iteration), the embedding and the norms AdamW.
+
+Surprising decision: Muon and not AdamW for everything. At this size it needs clearly fewer tokens for the same loss,
+and same-shaped matrices are orthogonalised in one batched product, so a step costs little more.
+"""
+
+import math
+
+import torch
+
+MUON_LR = 5e-3
+ADAM_LR = 3e-3
+WEIGHT_DECAY = 0.1
+WARMUP_STEPS = 100
+
+
+def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
+    """Nearest semi-orthogonal matrices of `[count, rows, cols]`, by five quintic Newton-Schulz steps in bf16."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    states = (matrices.mT if tall else matrices).bfloat16()
+    states = states / (states.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = states @ states.mT
+        states = a * states + (b * gram + c * gram @ gram) @ states
+    return states.mT if tall else states
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised per matrix, scaled to the update size of AdamW (arXiv 2502.16982)."""
+
+    def __init__(self, params, lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[torch.nn.Parameter]] = {}
+            for weight in group["params"]:
+                by_shape.setdefault(weight.shape, []).append(weight)
+            for shape, weights in by_shape.items():
+                update = orthogonalise(torch.stack([self.momentum(weight, group["momentum"]) for weight in weights]))
+                scale = -group["lr"] * 0.2 * max(shape) ** 0.5
+                for weight, direction in zip(weights, update):
+                    weight.mul_(1 - group["lr"] * group["weight_decay"])
+                    weight.add_(direction.type_as(weight), alpha=scale)
+
+    def momentum(self, weight: torch.nn.Parameter, momentum: float) -> torch.Tensor:
+        """Updates one weight's running gradient and returns its Nesterov look-ahead."""
+        state = self.state[weight]
+        if "running" not in state:
+            state["running"] = torch.zeros_like(weight)
+        state["running"].lerp_(weight.grad, 1 - momentum)
+        return weight.grad.lerp(state["running"], momentum)
+
+
+def build(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the rest; only matrices decay."""
+    named = list(model.named_parameters())
+    hidden = [weight for name, weight in named if weight.dim() == 2 and "embed" not in name]
+    embedding = [weight for name, weight in named if "embed" in name]
+    norms = [weight for _, weight in named if weight.dim() == 1]
+    groups = [{"params": embedding, "weight_decay": WEIGHT_DECAY}, {"params": norms, "weight_decay": 0.0}]
+    return [
+        Muon(hidden, lr=MUON_LR, weight_decay=WEIGHT_DECAY),
+        torch.optim.AdamW(groups, lr=ADAM_LR, betas=(0.9, 0.95)),
+    ]
+
+
+def set_rate(optimisers: list[torch.optim.Optimizer], step: int, progress: float) -> float:
+    """Warm-up by steps, then a cosine down to 2% by `progress` in 0..1; returns the factor on the peak rates."""
+    cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+    factor = min((step + 1) / WARMUP_STEPS, 1.0) * cosine
+    for optimiser, peak in zip(optimisers, (MUON_LR, ADAM_LR)):
+        for group in optimiser.param_groups:
+            group["lr"] = peak * factor
+    return factor

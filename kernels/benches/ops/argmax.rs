@@ -1,0 +1,16 @@
+//! The greedy token of a row of logits, by bytes of the row.
+
+use crate::machine;
+use criterion::{BenchmarkId, Criterion, Throughput};
+use foretoken_kernels::ops::argmax;
+
+pub fn bench(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("argmax");
+    for vocab in [4096, 32_000, 151_936] {
+        let row = machine::values(vocab);
+
+        group.throughput(Throughput::Bytes(vocab as u64 * 4));
+        group.bench_function(BenchmarkId::from_parameter(vocab), |b| b.iter(|| argmax(&row)));
+    }
+    group.finish();
+}

@@ -1,0 +1,195 @@
+//! One layer of a Llama-like decoder: norm, attention, residual, norm, gated MLP, residual.
+//!
+//! Qwen's biases and per-head norms are options of the same layer. The two halves, [`DecoderLayer::attend`] and
+//! [`DecoderLayer::mlp`], are public, for heads whose attention reads something else than the residual stream (EAGLE-3
+//! feeds it twice the width) or has no input norm. The residual stream is f32 throughout.
+
+use super::workspace::sized;
+use super::{KvViewMut, Linear, Workspace};
+use crate::error::KernelError;
+use crate::exec::Exec;
+use crate::ops::rmsnorm::rmsnorm_in_place;
+use crate::ops::rope_kv::RopeKvRows;
+use crate::ops::{
+    AttentionSeq, AttentionShape, LinearJob, PackedRows, RopeRows, add_rmsnorm, attention, linear, rmsnorm, rope_kv,
+    swiglu,
+};
+
+/// Sizes of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerShape {
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Width of what q, k and v read: `width`, unless a head feeds them something else.
+    pub attention_input: usize,
+    /// Heads of the attention.
+    pub attention: AttentionShape,
+    /// Inner width of the MLP.
+    pub mlp_width: usize,
+    /// Epsilon of the norms.
+    pub eps: f32,
+}
+
+/// A layer's parameters, as they come from a file.
+#[derive(Debug, Clone)]
+pub struct DecoderLayerTensors {
+    /// `[attention_input]`; `None` where the layer has no norm before attention.
+    pub input_norm: Option<Vec<f32>>,
+    /// `[heads * head_dim, attention_input]`.
+    pub q: Linear,
+    /// `[kv_dim, attention_input]`.
+    pub k: Linear,
+    /// `[kv_dim, attention_input]`.
+    pub v: Linear,
+    /// `[head_dim]`, applied to every head of q before it is rotated.
+    pub q_norm: Option<Vec<f32>>,
+    /// `[head_dim]`, applied to every head of k before it is rotated.
+    pub k_norm: Option<Vec<f32>>,
+    /// `[width, heads * head_dim]`.
+    pub o: Linear,
+    /// `[width]`.
+    pub post_attention_norm: Vec<f32>,
+    /// `[mlp_width, width]`.
+    pub gate: Linear,
+    /// `[mlp_width, width]`.
+    pub up: Linear,
+    /// `[width, mlp_width]`.
+    pub down: Linear,
+}
+
+/// The rows of a pass, as every layer sees them.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardRows<'a> {
+    /// The rotation of each row's position.
+    pub rope: &'a RopeRows,
+    /// Slot of each row.
+    pub slots: &'a [u32],
+    /// The sequences whose rows these are. Their `new_slots` must be their part of `slots`.
+    pub seqs: &'a [AttentionSeq<'a>],
+}
+
+/// A checked layer.
+#[derive(Debug, Clone)]
+pub struct DecoderLayer {
+    shape: LayerShape,
+    tensors: DecoderLayerTensors,
+}
+
+impl DecoderLayer {
+    /// Checks every tensor against `shape`. `prefix` (such as `model.layers.3`) names them in the error.
+    pub fn new(prefix: &str, shape: LayerShape, tensors: DecoderLayerTensors) -> Result<Self, KernelError> {
+        let LayerShape { width, attention_input: input, attention, mlp_width, .. } = shape;
+        let linears = [
+            ("self_attn.q_proj", &tensors.q, attention.q_dim(), input),
+            ("self_attn.k_proj", &tensors.k, attention.kv_dim(), input),
+            ("self_attn.v_proj", &tensors.v, attention.kv_dim(), input),
+            ("self_attn.o_proj", &tensors.o, width, attention.q_dim()),
+            ("mlp.gate_proj", &tensors.gate, mlp_width, width),
+            ("mlp.up_proj", &tensors.up, mlp_width, width),
+            ("mlp.down_proj", &tensors.down, width, mlp_width),
+        ];
+        for (name, linear, outs, ins) in linears {
+            linear.check(&format!("{prefix}.{name}"), outs, ins)?;
+        }
+        let norms = [
+            ("input_layernorm", tensors.input_norm.as_ref(), input),
+            ("self_attn.q_norm", tensors.q_norm.as_ref(), attention.head_dim()),
+            ("self_attn.k_norm", tensors.k_norm.as_ref(), attention.head_dim()),
+            ("post_attention_layernorm", Some(&tensors.post_attention_norm), width),
+        ];
+        for (name, norm, expected) in norms {
+            if let Some(norm) = norm.filter(|norm| norm.len() != expected) {
+                let tensor = format!("{prefix}.{name}.weight");
+                return Err(KernelError::Shape { tensor, expected: vec![expected], got: vec![norm.len()] });
+            }
+        }
+        Ok(Self { shape, tensors })
+    }
+
+    /// The layer's sizes.
+    pub fn shape(&self) -> &LayerShape {
+        &self.shape
+    }
+
+    /// The whole layer on the residual stream `hidden` (`[rows, width]`), in place. The rows' keys and values are
+    /// stored in layer `index` of `kv`.
+    pub fn forward(
+        &self,
+        exec: &Exec,
+        rows: &ForwardRows<'_>,
+        hidden: &mut [f32],
+        (kv, index): (&mut KvViewMut<'_>, usize),
+        workspace: &mut Workspace,
+    ) {
+        let (shape, tensors) = (&self.shape, &self.tensors);
+        assert_eq!(shape.attention_input, shape.width, "a layer with an input of its own is run by its halves");
+        assert_eq!(hidden.len(), rows.slots.len() * shape.width, "hidden must be [rows, width]");
+        let mut normed = std::mem::take(&mut workspace.normed);
+        sized(&mut normed, hidden.len());
+        match &tensors.input_norm {
+            Some(weight) => rmsnorm(exec, hidden, weight, shape.eps, &mut normed),
+            None => normed.copy_from_slice(hidden),
+        }
+        self.attend(exec, rows, &normed, (kv, index), workspace);
+        let (weight, delta) = (&tensors.post_attention_norm, &workspace.delta);
+        add_rmsnorm(exec, hidden, delta, weight, shape.eps, &mut normed);
+        self.mlp(exec, &normed, workspace);
+        for (hidden, delta) in hidden.iter_mut().zip(&workspace.delta) {
+            *hidden += delta;
+        }
+        workspace.normed = normed;
+    }
+
+    /// Attention on `input` (`[rows, attention_input]`, normed); what it adds to the residual is left in
+    /// `workspace.delta` (`[rows, width]`).
+    pub fn attend(
+        &self,
+        exec: &Exec,
+        rows: &ForwardRows<'_>,
+        input: &[f32],
+        (kv, index): (&mut KvViewMut<'_>, usize),
+        workspace: &mut Workspace,
+    ) {
+        let (shape, tensors, count) = (&self.shape, &self.tensors, rows.slots.len());
+        assert_eq!(input.len(), count * shape.attention_input, "input must be [rows, attention_input]");
+        let Workspace { packed, q, k, v, attended, delta, .. } = workspace;
+        let q = sized(q, count * shape.attention.q_dim());
+        let k = sized(k, count * shape.attention.kv_dim());
+        let v = sized(v, count * shape.attention.kv_dim());
+        let jobs = [(&tensors.q, &mut *q), (&tensors.k, &mut *k), (&tensors.v, &mut *v)];
+        shared_input(exec, packed, input, jobs);
+        for (norm, heads) in [(&tensors.q_norm, &mut *q), (&tensors.k_norm, &mut *k)] {
+            if let Some(weight) = norm {
+                rmsnorm_in_place(exec, heads, weight, shape.eps);
+            }
+        }
+        rope_kv(exec, rows.rope, RopeKvRows { q, k, v, slots: rows.slots }, kv, index);
+        let attended = sized(attended, q.len());
+        attention(exec, &shape.attention, q, kv.layer(index), rows.seqs, attended);
+        tensors.o.forward(exec, attended, packed, sized(delta, count * shape.width));
+    }
+
+    /// The gated MLP on `input` (`[rows, width]`, normed); what it adds to the residual is left in `workspace.delta`.
+    pub fn mlp(&self, exec: &Exec, input: &[f32], workspace: &mut Workspace) {
+        let (shape, tensors) = (&self.shape, &self.tensors);
+        let count = input.len() / shape.width;
+        let Workspace { packed, gate, up, gated, delta, .. } = workspace;
+        let gate = sized(gate, count * shape.mlp_width);
+        let up = sized(up, count * shape.mlp_width);
+        shared_input(exec, packed, input, [(&tensors.gate, &mut *gate), (&tensors.up, &mut *up)]);
+        let gated = sized(gated, gate.len());
+        swiglu(exec, gate, up, gated);
+        tensors.down.forward(exec, gated, packed, sized(delta, count * shape.width));
+    }
+}
+
+/// Several linears on one input in one parallel region, as far as their dtypes agree.
+fn shared_input<const N: usize>(exec: &Exec, packed: &mut PackedRows, input: &[f32], jobs: [(&Linear, &mut [f32]); N]) {
+    let first = jobs[0].0.weight().dtype();
+    if jobs.iter().all(|(linear, _)| linear.weight().dtype() == first) {
+        packed.pack(exec, first, jobs[0].0.weight().cols(), input);
+        linear(exec, packed, &mut jobs.map(|(linear, out)| LinearJob { linear, out }));
+    } else {
+        jobs.into_iter().for_each(|(linear, out)| linear.forward(exec, input, packed, out));
+    }
+}

@@ -1,0 +1,240 @@
+//! Keys and values by slot, in every layer.
+//!
+//! One strided layout serves two owners. [`KvStore`] owns its memory, layer by layer, so that the slots of a sequence
+//! lie close together in the layer being read. A lane (a draft model's KV, indexed by the engine's slots) is
+//! `[slot][layer][k|v][kv_dim]` in memory that is lent, and [`KvViewMut::over_lane`] views it. Kernels see only
+//! strides. Slots are checked at every access: a wrong one panics instead of reading elsewhere.
+
+use crate::bytes::{is_aligned_for, typed, typed_mut};
+use crate::error::KernelError;
+use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, padded};
+use std::ops::Range;
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KvDtype {
+    /// 4 bytes.
+    F32,
+    /// 2 bytes, rounded to nearest even when written.
+    Bf16,
+}
+
+impl KvDtype {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers.
+    pub layers: usize,
+    /// kv_heads * head_dim.
+    pub kv_dim: usize,
+    /// How elements are stored.
+    pub dtype: KvDtype,
+}
+
+impl KvShape {
+    /// Bytes of one slot: layers * 2 * kv_dim elements.
+    pub fn bytes_per_slot(&self) -> usize {
+        self.layers * 2 * self.row_bytes()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.kv_dim * self.dtype.size()
+    }
+}
+
+/// Where the rows of a slot lie, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Strides {
+    slot: usize,
+    layer: usize,
+    /// From a slot's keys to its values.
+    value: usize,
+}
+
+/// Owned keys and values, zeroed. Pages are touched only when written.
+#[derive(Debug)]
+pub struct KvStore {
+    shape: KvShape,
+    num_slots: usize,
+    /// Words, so that the allocator hands out zero pages and the alignment suits every dtype.
+    words: Vec<u64>,
+}
+
+impl KvStore {
+    /// Room for `num_slots` tokens.
+    pub fn new(shape: KvShape, num_slots: usize) -> Self {
+        let words = vec![0; (shape.bytes_per_slot() * num_slots).div_ceil(8)];
+        Self { shape, num_slots, words }
+    }
+
+    /// What a slot holds.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Number of slots.
+    pub fn num_slots(&self) -> usize {
+        self.num_slots
+    }
+
+    /// The view that ops read and write.
+    pub fn view_mut(&mut self) -> KvViewMut<'_> {
+        let plane = self.num_slots * self.shape.row_bytes();
+        let strides = Strides { slot: self.shape.row_bytes(), layer: 2 * plane, value: plane };
+        // SAFETY: u64s are plain bytes without padding, and any bytes are u64s again.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.words.len() * 8) };
+        KvViewMut { bytes, shape: self.shape, num_slots: self.num_slots, strides }
+    }
+}
+
+/// Keys and values, to read and write, of either owner.
+#[derive(Debug)]
+pub struct KvViewMut<'a> {
+    bytes: &'a mut [u8],
+    shape: KvShape,
+    num_slots: usize,
+    strides: Strides,
+}
+
+impl<'a> KvViewMut<'a> {
+    /// A lane's memory: `num_slots = bytes.len() / slot_stride` slots, each `[layer][k|v][kv_dim]` from its start.
+    /// An error if a slot does not hold the shape, or the memory is not aligned for its dtype.
+    pub fn over_lane(bytes: &'a mut [u8], shape: KvShape, slot_stride: usize) -> Result<Self, KernelError> {
+        let element = shape.dtype.size();
+        if slot_stride < shape.bytes_per_slot() {
+            let (expected, got) = (shape.bytes_per_slot(), slot_stride);
+            return Err(KernelError::KvMemory { what: "at least this many bytes per slot:", expected, got });
+        }
+        let aligned = match shape.dtype {
+            KvDtype::F32 => is_aligned_for::<f32>(bytes),
+            KvDtype::Bf16 => is_aligned_for::<u16>(bytes),
+        };
+        if !aligned || !slot_stride.is_multiple_of(element) {
+            let got = (bytes.as_ptr() as usize % element).max(slot_stride % element);
+            return Err(KernelError::KvMemory { what: "start and stride aligned to the element:", expected: 0, got });
+        }
+        let num_slots = bytes.len() / slot_stride.max(1);
+        let strides = Strides { slot: slot_stride, layer: 2 * shape.row_bytes(), value: shape.row_bytes() };
+        Ok(Self { bytes, shape, num_slots, strides })
+    }
+
+    /// What a slot holds.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Number of slots.
+    pub fn num_slots(&self) -> usize {
+        self.num_slots
+    }
+
+    /// The keys and values of one layer, to read.
+    pub fn layer(&self, layer: usize) -> KvLayer<'_> {
+        assert!(layer < self.shape.layers, "layer {layer} is outside of the KV's {}", self.shape.layers);
+        let base = layer * self.strides.layer;
+        KvLayer { bytes: self.bytes, base, shape: self.shape, num_slots: self.num_slots, strides: self.strides }
+    }
+
+    /// Stores one token's key and value (each `[kv_dim]`) in `layer`.
+    pub fn write(&mut self, level: SimdLevel, layer: usize, slot: u32, key: &[f32], value: &[f32]) {
+        for (is_value, row) in [(false, key), (true, value)] {
+            let range = self.layer(layer).range(is_value, slot);
+            let (dtype, to) = (self.shape.dtype, &mut self.bytes[range]);
+            dispatch(level, StoreRow { dtype, row, to });
+        }
+    }
+
+    /// Copies all layers of slot `from` to slot `to`.
+    pub fn copy_slot(&mut self, from: u32, to: u32) {
+        for layer in 0..self.shape.layers {
+            for is_value in [false, true] {
+                let view = self.layer(layer);
+                let (source, target) = (view.range(is_value, from), view.range(is_value, to));
+                self.bytes.copy_within(source, target.start);
+            }
+        }
+    }
+}
+
+/// One layer's keys and values, to read.
+#[derive(Debug, Clone, Copy)]
+pub struct KvLayer<'a> {
+    bytes: &'a [u8],
+    base: usize,
+    shape: KvShape,
+    num_slots: usize,
+    strides: Strides,
+}
+
+impl<'a> KvLayer<'a> {
+    /// What a slot holds.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// The key (or value) of `slot` as f32 into `out` (`[kv_dim]`).
+    pub fn read(&self, is_value: bool, slot: u32, out: &mut [f32]) {
+        assert_eq!(out.len(), self.shape.kv_dim, "out must be [kv_dim]");
+        let bytes = &self.bytes[self.range(is_value, slot)];
+        match self.shape.dtype {
+            KvDtype::F32 => out.copy_from_slice(typed(bytes)),
+            KvDtype::Bf16 => {
+                for (out, bits) in out.iter_mut().zip(typed::<u16>(bytes)) {
+                    *out = f32::from_bits(u32::from(*bits) << 16);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn range(&self, is_value: bool, slot: u32) -> Range<usize> {
+        assert!((slot as usize) < self.num_slots, "slot {slot} is outside of the KV's {} slots", self.num_slots);
+        let offset = if is_value { self.strides.value } else { 0 };
+        let start = self.base + offset + slot as usize * self.strides.slot;
+        start..start + self.shape.row_bytes()
+    }
+
+    /// Elements `part` of a key or value row, widened.
+    #[inline(always)]
+    pub(crate) fn load<S: Simd>(&self, is_value: bool, slot: u32, part: Range<usize>, out: &mut [f32]) {
+        let bytes = &self.bytes[self.range(is_value, slot)];
+        match self.shape.dtype {
+            KvDtype::F32 => out.copy_from_slice(&typed::<f32>(bytes)[part]),
+            KvDtype::Bf16 => crate::ops::embed::widen::<S>(&typed::<u16>(bytes)[part], out),
+        }
+    }
+}
+
+struct StoreRow<'a> {
+    dtype: KvDtype,
+    row: &'a [f32],
+    to: &'a mut [u8],
+}
+
+impl Kernel for StoreRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        if self.dtype == KvDtype::F32 {
+            return typed_mut::<f32>(self.to).copy_from_slice(self.row);
+        }
+        let to = typed_mut::<u16>(self.to);
+        assert_eq!(self.row.len(), to.len(), "a key or value row must be [kv_dim]");
+        for (row, to) in self.row.chunks(LANES).zip(to.chunks_mut(LANES)) {
+            let mut bits = [0; LANES];
+            S::store_bf16(S::load(&padded(row, 0.0)), &mut bits);
+            to.copy_from_slice(&bits[..to.len()]);
+        }
+    }
+}

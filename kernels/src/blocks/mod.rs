@@ -1,0 +1,14 @@
+//! What models and heads are made of: a linear, the KV memory, the buffers of a pass, a decoder layer.
+//!
+//! The engine's decoder and a plugin's head compose these same blocks, so a head never touches the engine and a fast
+//! kernel serves everyone. Constructors check every shape and name the tensor at fault; after that a pass cannot fail.
+
+mod decoder_layer;
+mod kv_store;
+mod linear;
+mod workspace;
+
+pub use decoder_layer::{DecoderLayer, DecoderLayerTensors, ForwardRows, LayerShape};
+pub use kv_store::{KvDtype, KvLayer, KvShape, KvStore, KvViewMut};
+pub use linear::Linear;
+pub use workspace::Workspace;

@@ -1,0 +1,98 @@
+//! Where an operation runs: the device, the SIMD level and the threads.
+//!
+//! Every op takes an [`Exec`] instead of asking globals, so that the engine and its plugins run on the same threads,
+//! and so that one test body can run at every level. It is cheap to clone. A device other than the CPU becomes a
+//! variant of [`Device`]; no op hides where it runs.
+
+use crate::error::KernelError;
+use crate::pool::{Inline, Parallel, ThreadPool};
+use crate::simd::SimdLevel;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Elements a row-wise op must touch before a second thread pays for its wake-up.
+const PARALLEL_ELEMENTS: usize = 32 * 1024;
+
+/// What computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Device {
+    /// The host's processor.
+    Cpu,
+}
+
+/// Device, SIMD level and threads of an operation.
+#[derive(Clone)]
+pub struct Exec {
+    device: Device,
+    simd: SimdLevel,
+    pool: Arc<dyn Parallel>,
+}
+
+impl Exec {
+    /// The CPU with the level that `FORETOKEN_SIMD` allows and the given threads.
+    pub fn new(pool: Arc<dyn Parallel>) -> Result<Self, KernelError> {
+        Ok(Self { device: Device::Cpu, simd: SimdLevel::from_env()?, pool })
+    }
+
+    /// The CPU with `threads` threads of its own.
+    pub fn cpu(threads: usize) -> Result<Self, KernelError> {
+        Self::new(Arc::new(ThreadPool::new(threads)))
+    }
+
+    /// Portable code on the calling thread: slow, and the same everywhere.
+    pub fn portable_single() -> Self {
+        Self { device: Device::Cpu, simd: SimdLevel::Portable, pool: Arc::new(Inline) }
+    }
+
+    /// The same threads at another level; an error if the machine lacks it.
+    pub fn with_simd(&self, level: SimdLevel) -> Result<Self, KernelError> {
+        let best = SimdLevel::detect();
+        if level > best {
+            return Err(KernelError::SimdUnsupported { requested: level, best });
+        }
+        Ok(Self { simd: level, ..self.clone() })
+    }
+
+    /// The same level on other threads.
+    pub fn with_pool(&self, pool: Arc<dyn Parallel>) -> Self {
+        Self { pool, ..self.clone() }
+    }
+
+    /// What computes.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The instructions used. Never above what the machine has, which the dispatch relies on.
+    pub fn simd(&self) -> SimdLevel {
+        self.simd
+    }
+
+    /// The threads.
+    pub fn pool(&self) -> &Arc<dyn Parallel> {
+        &self.pool
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Runs `body` over `0..rows` in parts, in one part when `row_elements` make it too small to share.
+    pub(crate) fn for_rows(&self, rows: usize, row_elements: usize, body: &(dyn Fn(Range<usize>) + Sync)) {
+        let threads = self.threads();
+        if threads == 1 || rows < 2 || rows * row_elements < PARALLEL_ELEMENTS {
+            return body(0..rows);
+        }
+        let part = rows.div_ceil(threads * 4);
+        self.pool.run(rows.div_ceil(part), &|task| body(task * part..rows.min((task + 1) * part)));
+    }
+}
+
+impl fmt::Debug for Exec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exec({:?}, {}, {} threads)", self.device, self.simd, self.threads())
+    }
+}

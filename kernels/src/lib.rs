@@ -1,0 +1,35 @@
+//! Every hot operation of Foretoken on the CPU, and the blocks that models and heads are made of.
+//!
+//! The crate knows no model and no plugin: the engine's decoder and a plugin's head are both composed from
+//! [`blocks`], which are composed from [`ops`], and all run on one [`Exec`].
+//!
+//! The promise that shapes all of it is **batch invariance**: the numbers of a row do not depend on what shares its
+//! pass. Each output element therefore has one fixed reduction order (16 lanes, k ascending, one fixed horizontal
+//! sum), and nothing is ever split over k. The price is a few per cent of speed for lone long rows; what it buys is
+//! that verification of drafts is token-for-token equal to plain decoding, and is tested with `==`.
+//!
+//! Portable, AVX2 and AVX-512 even agree with each other bit for bit, because all of them use the same lanes and a
+//! fused multiply-add. Only the AVX-512 BF16 instructions round differently, and only in linears with bf16 weights.
+
+#![deny(missing_docs)]
+
+pub mod blocks;
+mod bytes;
+mod error;
+mod exec;
+pub mod noise;
+pub mod ops;
+#[cfg(feature = "plugin")]
+mod plugin;
+mod pool;
+mod shared;
+mod simd;
+mod weight;
+
+pub use bytes::SharedBytes;
+pub use error::KernelError;
+pub use exec::{Device, Exec};
+pub use noise::NoiseKey;
+pub use pool::{Parallel, ThreadPool, physical_cores};
+pub use simd::SimdLevel;
+pub use weight::{Weight, WeightDtype};

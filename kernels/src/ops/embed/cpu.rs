@@ -1,0 +1,41 @@
+//! The copy, widening 16 bf16 at a time.
+//!
+//! f32 tables need no arithmetic and go through `copy_from_slice`; a bf16 row's tail goes element by element.
+
+use crate::simd::{Kernel, LANES, Simd};
+use crate::weight::{Weight, WeightDtype};
+
+pub(super) struct Embed<'a> {
+    pub table: &'a Weight,
+    pub tokens: &'a [u32],
+    pub out: &'a mut [f32],
+}
+
+impl Kernel for Embed<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let width = self.table.cols();
+        for (token, out) in self.tokens.iter().zip(self.out.chunks_exact_mut(width)) {
+            let range = *token as usize * width..(*token as usize + 1) * width;
+            match self.table.dtype() {
+                WeightDtype::F32 => out.copy_from_slice(&self.table.f32s()[range]),
+                WeightDtype::Bf16 => widen::<S>(&self.table.bf16s()[range], out),
+            }
+        }
+    }
+}
+
+/// bf16 bits as f32.
+#[inline(always)]
+pub(crate) fn widen<S: Simd>(bits: &[u16], out: &mut [f32]) {
+    let (bits, bits_rest) = bits.as_chunks::<LANES>();
+    let (out, out_rest) = out.as_chunks_mut::<LANES>();
+    for (bits, out) in bits.iter().zip(out) {
+        S::store(S::load_bf16(bits), out);
+    }
+    for (bits, out) in bits_rest.iter().zip(out_rest) {
+        *out = f32::from_bits(u32::from(*bits) << 16);
+    }
+}

@@ -1,0 +1,31 @@
+//! Rows of an embedding table, widened to f32.
+//!
+//! A copy, so there is nothing to choose: it is an op because tables stay in the file's dtype, and because a device
+//! will want its own.
+
+mod cpu;
+pub mod reference;
+
+pub(crate) use cpu::widen;
+
+use crate::exec::Exec;
+use crate::shared::SharedMut;
+use crate::simd::dispatch;
+use crate::weight::Weight;
+
+/// `out[i, :] = table[tokens[i], :]`; `table` is `[vocab, width]`, `out` is `[tokens, width]`.
+///
+/// Panics if a token is not below the table's vocab.
+pub fn embed(exec: &Exec, table: &Weight, tokens: &[u32], out: &mut [f32]) {
+    let width = table.cols();
+    assert_eq!(out.len(), tokens.len() * width, "out must be [tokens, width]");
+    for token in tokens {
+        assert!((*token as usize) < table.rows(), "token {token} is outside of the table's vocab {}", table.rows());
+    }
+    let out = SharedMut::new(out);
+    exec.for_rows(tokens.len(), width, &|rows| {
+        // SAFETY: parts are disjoint ranges of rows.
+        let out = unsafe { out.range(rows.start * width..rows.end * width) };
+        dispatch(exec.simd(), cpu::Embed { table, tokens: &tokens[rows], out });
+    });
+}

@@ -1,0 +1,92 @@
+//! `out[r, o] = dot(x[r, :], w[o, :]) + bias[o]`, with the weights read once for all rows.
+//!
+//! Speculation pays only if verifying n rows costs about as much as one, so this op is built around streaming the
+//! weights: a task is a block of weight rows that stays in the second-level cache, inputs pass over it in chunks, and
+//! a register tile shares each loaded vector. Inputs are packed once ([`PackedRows`]) and serve several weights in
+//! one parallel region (q, k and v; gate and up).
+//!
+//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum, whatever
+//! tile it falls in. A split over k would balance better for small weights, and is what this rules out.
+
+mod cpu;
+mod format;
+mod pack;
+pub mod reference;
+
+pub use pack::PackedRows;
+
+use crate::blocks::Linear;
+use crate::exec::Exec;
+use crate::shared::SharedMut;
+use crate::simd::dispatch;
+use cpu::WeightBlock;
+use std::ops::Range;
+
+/// Bytes of weights that one task walks over; they must stay cached while the chunks of inputs pass.
+const BLOCK_BYTES: usize = 128 * 1024;
+/// Weight rows of a task at least, and at most.
+const BLOCK_ROWS: Range<usize> = 16..64;
+/// Weights that one region may serve.
+const MAX_JOBS: usize = 8;
+
+/// One weight and where its output goes.
+pub struct LinearJob<'a> {
+    /// The weight, `[out features, in features]`, and its bias.
+    pub linear: &'a Linear,
+    /// Output, `[rows, out features]`.
+    pub out: &'a mut [f32],
+}
+
+/// Runs all `jobs` on the same inputs, in one parallel region.
+///
+/// Panics if a job's in features, dtype or output length do not match `x`, or if there are more than 8 jobs.
+pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
+    assert!(jobs.len() <= MAX_JOBS, "at most {MAX_JOBS} jobs share a region, got {}", jobs.len());
+    assert_eq!(x.simd(), exec.simd(), "inputs must be packed for the SIMD level they run at");
+    let mut parts: [Option<Part<'_>>; MAX_JOBS] = [const { None }; MAX_JOBS];
+    let mut tasks = 0;
+    for (part, job) in parts.iter_mut().zip(jobs) {
+        let made = Part::new(x, job, tasks);
+        tasks += made.tasks();
+        *part = Some(made);
+    }
+    if x.rows() == 0 {
+        return;
+    }
+    exec.pool().run(tasks, &|task| {
+        let part = parts.iter().flatten().rfind(|part| part.first_task <= task);
+        let part = part.expect("a part starts at task 0");
+        dispatch(exec.simd(), part.block(x, task));
+    });
+}
+
+/// A job as the tasks see it.
+struct Part<'a> {
+    linear: &'a Linear,
+    out: SharedMut<'a, f32>,
+    first_task: usize,
+    block_rows: usize,
+}
+
+impl<'a> Part<'a> {
+    fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize) -> Self {
+        let weight = job.linear.weight();
+        assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
+        assert_eq!(weight.dtype(), x.dtype(), "dtype of the weight and that the rows were packed for");
+        assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
+        let row_bytes = (weight.cols() * weight.dtype().size()).max(1);
+        // A multiple of every tile height, so that only the last block has a remainder.
+        let block_rows = (BLOCK_BYTES / row_bytes).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end) / 8 * 8;
+        Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
+    }
+
+    fn tasks(&self) -> usize {
+        self.linear.weight().rows().div_ceil(self.block_rows)
+    }
+
+    fn block<'b>(&'b self, x: &'b PackedRows, task: usize) -> WeightBlock<'b> {
+        let first = (task - self.first_task) * self.block_rows;
+        let rows = first..(first + self.block_rows).min(self.linear.weight().rows());
+        WeightBlock { linear: self.linear, rows, x, out: &self.out }
+    }
+}

@@ -1,0 +1,143 @@
+//! The lanes as two AVX2 registers, with FMA.
+//!
+//! The low register holds lanes 0 to 7, so the horizontal sum starts by adding the registers and then halves, in the
+//! order that the portable level defines.
+
+#![cfg(target_arch = "x86_64")]
+
+use super::{Kernel, LANES, Line, Simd};
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+type Lanes = [__m256; 2];
+
+/// Runs `kernel` with AVX2 and FMA.
+///
+/// # Safety
+/// The processor must have both.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2>()
+}
+
+/// A function of both registers by an intrinsic.
+macro_rules! lanewise {
+    ($name:ident, $intrinsic:ident, $($arg:ident),+) => {
+        #[inline(always)]
+        fn $name($($arg: Lanes),+) -> Lanes {
+            // SAFETY: called only inside `run`, whose contract is that the processor has AVX2 and FMA.
+            unsafe { [$intrinsic($($arg[0]),+), $intrinsic($($arg[1]),+)] }
+        }
+    };
+}
+
+/// Low half onto high half, three times.
+macro_rules! fold {
+    ($name:ident, $wide:ident, $quad:ident, $one:ident) => {
+        #[inline(always)]
+        fn $name(a: Lanes) -> f32 {
+            // SAFETY: called only inside `run`, whose contract is that the processor has AVX2 and FMA.
+            unsafe {
+                let eight = $wide(a[0], a[1]);
+                let four = $quad(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                let two = $quad(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32($one(two, _mm_shuffle_ps::<1>(two, two)))
+            }
+        }
+    };
+}
+
+impl Simd for Avx2 {
+    type F = Lanes;
+    type Pair = [Lanes; 2];
+    const PAIRED_INPUT: bool = false;
+    const REGISTERS: usize = 8;
+    const TILE_ROWS: usize = 2;
+
+    lanewise!(add, _mm256_add_ps, a, b);
+    lanewise!(sub, _mm256_sub_ps, a, b);
+    lanewise!(mul, _mm256_mul_ps, a, b);
+    lanewise!(div, _mm256_div_ps, a, b);
+    lanewise!(fma, _mm256_fmadd_ps, a, b, c);
+    lanewise!(max, _mm256_max_ps, a, b);
+    lanewise!(min, _mm256_min_ps, a, b);
+    fold!(sum, _mm256_add_ps, _mm_add_ps, _mm_add_ss);
+    fold!(greatest, _mm256_max_ps, _mm_max_ps, _mm_max_ss);
+
+    #[inline(always)]
+    fn splat(value: f32) -> Lanes {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+    #[inline(always)]
+    fn load(from: &[f32; LANES]) -> Lanes {
+        // SAFETY: AVX2 as above; both loads lie within the 16 elements.
+        unsafe { [_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))] }
+    }
+    #[inline(always)]
+    fn store(value: Lanes, to: &mut [f32; LANES]) {
+        // SAFETY: AVX2 as above; both stores lie within the 16 elements.
+        unsafe {
+            _mm256_storeu_ps(to.as_mut_ptr(), value[0]);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), value[1]);
+        }
+    }
+    #[inline(always)]
+    fn round(a: Lanes) -> Lanes {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        a.map(|half| unsafe { _mm256_round_ps::<NEAREST>(half) })
+    }
+    #[inline(always)]
+    fn scale_by_exponent(a: Lanes, n: Lanes) -> Lanes {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        [0, 1].map(|i| unsafe {
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127));
+            _mm256_mul_ps(a[i], _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)))
+        })
+    }
+    #[inline(always)]
+    fn select_less(a: Lanes, b: Lanes, x: Lanes, y: Lanes) -> Lanes {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        [0, 1].map(|i| unsafe { _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i])) })
+    }
+    #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> Lanes {
+        // SAFETY: AVX2 as above; each load takes 8 of the 16 elements.
+        [0, 8].map(|at| unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(at).cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        })
+    }
+    #[inline(always)]
+    fn store_bf16(value: Lanes, to: &mut [u16; LANES]) {
+        let mut lanes = [0.0; LANES];
+        Self::store(value, &mut lanes);
+        super::portable::Portable::store_bf16(lanes, to);
+    }
+    #[inline(always)]
+    fn load_pair(from: &[u16; 2 * LANES]) -> [Lanes; 2] {
+        // SAFETY: AVX2 as above; each load takes 16 of the 32 elements.
+        let words = [0, 16].map(|at| unsafe { _mm256_loadu_si256(from.as_ptr().add(at).cast()) });
+        // SAFETY: AVX2 as above.
+        let even = words.map(|w| unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w)) });
+        // SAFETY: AVX2 as above. The mask keeps the upper half of each word, the odd element.
+        let odd = words.map(|w| unsafe { _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(-65536))) });
+        [even, odd]
+    }
+    #[inline(always)]
+    fn load_input(lines: &[Line]) -> [Lanes; 2] {
+        [Self::load(&lines[0].0), Self::load(&lines[1].0)]
+    }
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    fn dot_pair(acc: Lanes, a: [Lanes; 2], b: [Lanes; 2]) -> Lanes {
+        Self::fma(a[1], b[1], Self::fma(a[0], b[0], acc))
+    }
+}

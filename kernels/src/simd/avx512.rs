@@ -1,0 +1,163 @@
+//! The lanes as one AVX-512 register, without and with the BF16 dot product.
+//!
+//! One type serves both levels; `BF16` decides how 32 bf16 are multiplied. Without it, evens and odds are widened by a
+//! shift and a mask and go through two FMAs; with it, one `vdpbf16ps` takes both, rounding in its own way, which is
+//! why the two are different levels.
+
+#![cfg(target_arch = "x86_64")]
+
+use super::{Kernel, LANES, Line, Simd};
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512<const BF16: bool>;
+
+/// Runs `kernel` with AVX-512.
+///
+/// # Safety
+/// The processor must have AVX-512 F, BW, DQ and VL, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<false>>()
+}
+
+/// Runs `kernel` with AVX-512 BF16.
+///
+/// # Safety
+/// As [`run`], and AVX-512 BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true>>()
+}
+
+/// A function of the register by an intrinsic.
+macro_rules! lanewise {
+    ($name:ident, $intrinsic:ident, $($arg:ident),+) => {
+        #[inline(always)]
+        fn $name($($arg: __m512),+) -> __m512 {
+            // SAFETY: called only inside `run` and `run_bf16`, whose contract is that the processor has AVX-512.
+            unsafe { $intrinsic($($arg),+) }
+        }
+    };
+}
+
+/// Low half onto high half, four times.
+macro_rules! fold {
+    ($name:ident, $wide:ident, $quad:ident, $one:ident) => {
+        #[inline(always)]
+        fn $name(a: __m512) -> f32 {
+            // SAFETY: called only inside `run` and `run_bf16`, so the processor has AVX-512 F and DQ.
+            unsafe {
+                let eight = $wide(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+                let four = $quad(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                let two = $quad(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32($one(two, _mm_shuffle_ps::<1>(two, two)))
+            }
+        }
+    };
+}
+
+impl<const BF16: bool> Simd for Avx512<BF16> {
+    type F = __m512;
+    /// Evens and odds, or, with BF16, the 32 bf16 in the first.
+    type Pair = [__m512; 2];
+    const PAIRED_INPUT: bool = BF16;
+    const REGISTERS: usize = 32;
+    const TILE_ROWS: usize = 8;
+
+    lanewise!(add, _mm512_add_ps, a, b);
+    lanewise!(sub, _mm512_sub_ps, a, b);
+    lanewise!(mul, _mm512_mul_ps, a, b);
+    lanewise!(div, _mm512_div_ps, a, b);
+    lanewise!(fma, _mm512_fmadd_ps, a, b, c);
+    lanewise!(max, _mm512_max_ps, a, b);
+    lanewise!(min, _mm512_min_ps, a, b);
+    fold!(sum, _mm256_add_ps, _mm_add_ps, _mm_add_ss);
+    fold!(greatest, _mm256_max_ps, _mm_max_ps, _mm_max_ss);
+
+    #[inline(always)]
+    fn splat(value: f32) -> __m512 {
+        // SAFETY: called only inside `run` and `run_bf16`, so the processor has AVX-512.
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    fn load(from: &[f32; LANES]) -> __m512 {
+        // SAFETY: AVX-512 as above; the load takes exactly the 16 elements.
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store(value: __m512, to: &mut [f32; LANES]) {
+        // SAFETY: AVX-512 as above; the store fills exactly the 16 elements.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
+    }
+    #[inline(always)]
+    fn round(a: __m512) -> __m512 {
+        // SAFETY: AVX-512 as above.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+    #[inline(always)]
+    fn scale_by_exponent(a: __m512, n: __m512) -> __m512 {
+        // SAFETY: AVX-512 as above.
+        unsafe { _mm512_scalef_ps(a, n) }
+    }
+    #[inline(always)]
+    fn select_less(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
+        // SAFETY: AVX-512 as above.
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
+    }
+    #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> __m512 {
+        // SAFETY: AVX-512 as above; the load takes exactly the 16 elements.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    fn store_bf16(value: __m512, to: &mut [u16; LANES]) {
+        // The BF16 conversion would flush subnormals, so both levels round through integers.
+        // SAFETY: AVX-512 as above; the store fills exactly the 16 elements.
+        unsafe {
+            let bits = _mm512_castps_si512(value);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+            let kept = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(kept));
+        }
+    }
+    #[inline(always)]
+    fn load_pair(from: &[u16; 2 * LANES]) -> [__m512; 2] {
+        // SAFETY: AVX-512 as above; the load takes exactly the 32 elements. The mask keeps the odd elements.
+        unsafe {
+            let words = _mm512_loadu_si512(from.as_ptr().cast());
+            if BF16 {
+                return [_mm512_castsi512_ps(words); 2];
+            }
+            let odd = _mm512_and_si512(words, _mm512_set1_epi32(-65536));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(odd)]
+        }
+    }
+    #[inline(always)]
+    fn load_input(lines: &[Line]) -> [__m512; 2] {
+        if BF16 { [Self::load(&lines[0].0); 2] } else { [Self::load(&lines[0].0), Self::load(&lines[1].0)] }
+    }
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    fn dot_pair(acc: __m512, a: [__m512; 2], b: [__m512; 2]) -> __m512 {
+        if BF16 {
+            // SAFETY: `BF16` is true only inside `run_bf16`, whose contract names the feature; both types are 64
+            // plain bytes.
+            unsafe {
+                let [a, b] = [a[0], b[0]].map(|bits| std::mem::transmute::<__m512, __m512bh>(bits));
+                return _mm512_dpbf16_ps(acc, a, b);
+            }
+        }
+        Self::fma(a[1], b[1], Self::fma(a[0], b[0], acc))
+    }
+}

@@ -1,0 +1,117 @@
+//! Sixteen f32 lanes, written once and run at every level.
+//!
+//! An op's CPU code is a [`Kernel`]: a struct of slices whose `run` is generic over [`Simd`]. [`dispatch`] calls it
+//! inside a function that has the level's target features, and since everything is `inline(always)` the whole body is
+//! compiled with them. The lanes and the order of the horizontal sum are the same at every level, and the portable
+//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_pair`). The
+//! alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
+//! level its own oracle.
+
+mod avx2;
+mod avx512;
+mod level;
+mod math;
+mod portable;
+
+pub use level::SimdLevel;
+pub(crate) use math::{exp, silu};
+
+/// Lanes of a vector.
+pub(crate) const LANES: usize = 16;
+
+/// A cache line of packed input: 16 f32, or the bits of 32 bf16.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub [f32; LANES]);
+
+/// The vector operations of one level. All are lane-wise unless they say otherwise; none is called outside of
+/// [`dispatch`], which is what makes the intrinsics behind them sound.
+pub(crate) trait Simd: Copy + 'static {
+    /// 16 f32.
+    type F: Copy;
+    /// 32 bf16 weights, ready for `dot_pair`.
+    type Pair: Copy;
+    /// Whether packed bf16 inputs stay bf16 (one line per 32) or are widened into evens and odds (two lines).
+    const PAIRED_INPUT: bool;
+    /// Vector registers, counted in `F`s.
+    const REGISTERS: usize;
+    /// Most input rows of a linear's tile: their sums, with two weight rows or three, must fit the registers.
+    const TILE_ROWS: usize;
+
+    fn splat(value: f32) -> Self::F;
+    fn load(from: &[f32; LANES]) -> Self::F;
+    fn store(value: Self::F, to: &mut [f32; LANES]);
+    fn add(a: Self::F, b: Self::F) -> Self::F;
+    fn sub(a: Self::F, b: Self::F) -> Self::F;
+    fn mul(a: Self::F, b: Self::F) -> Self::F;
+    fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// a * b + c, rounded once.
+    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The greater; `b` where either is NaN.
+    fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// The smaller; `b` where either is NaN.
+    fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// To the nearest integer, ties to even.
+    fn round(a: Self::F) -> Self::F;
+    /// `a * 2^n` for integral `n` in [-126, 127] and a result that is not subnormal.
+    fn scale_by_exponent(a: Self::F, n: Self::F) -> Self::F;
+    /// `x` where `a < b`, else `y`.
+    fn select_less(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// Sum of the lanes: halves added to halves, 16 to 8 to 4 to 2 to 1.
+    fn sum(a: Self::F) -> f32;
+    /// Greatest lane.
+    fn greatest(a: Self::F) -> f32;
+    /// 16 bf16, widened.
+    fn load_bf16(from: &[u16; LANES]) -> Self::F;
+    /// Rounded to bf16, nearest even.
+    fn store_bf16(value: Self::F, to: &mut [u16; LANES]);
+    /// 32 bf16 weights.
+    fn load_pair(from: &[u16; 2 * LANES]) -> Self::Pair;
+    /// 32 inputs from one or two lines, see `PAIRED_INPUT`.
+    fn load_input(lines: &[Line]) -> Self::Pair;
+    /// Asks for the cache line at an address that is about to be read; any address will do.
+    fn prefetch(address: *const u8);
+    /// Lane i: `acc + a[2i] * b[2i] + a[2i + 1] * b[2i + 1]`.
+    fn dot_pair(acc: Self::F, a: Self::Pair, b: Self::Pair) -> Self::F;
+}
+
+/// CPU code of an op, generic over the level.
+pub(crate) trait Kernel {
+    type Output;
+    /// Must be `#[inline(always)]`, so that it is compiled with the level's features.
+    fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// Runs `kernel` at `level`.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(level: SimdLevel, kernel: K) -> K::Output {
+    match level {
+        SimdLevel::Portable => kernel.run::<portable::Portable>(),
+        // SAFETY (all three): an `Exec` never holds a level above `SimdLevel::detect`, so the features are there.
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2 => unsafe { avx2::run(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512 => unsafe { avx512::run(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512Bf16 => unsafe { avx512::run_bf16(kernel) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unreachable!("detect() names only the portable level here"),
+    }
+}
+
+/// The part of `values` that fills whole vectors, and the rest.
+#[inline(always)]
+pub(crate) fn vectors(values: &[f32]) -> (&[[f32; LANES]], &[f32]) {
+    values.as_chunks()
+}
+
+/// `values` (at most 16) followed by `fill`.
+#[inline(always)]
+pub(crate) fn padded<T: Copy>(values: &[T], fill: T) -> [T; LANES] {
+    let mut lanes = [fill; LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    lanes
+}
+
+#[cfg(test)]
+mod tests;

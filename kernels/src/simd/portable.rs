@@ -1,0 +1,121 @@
+//! The lanes in plain Rust: the definition that the other levels are tested against, bit for bit.
+//!
+//! `mul_add` is one instruction where the target has it (aarch64) and a library call on baseline x86-64. That makes
+//! this level slow on x86-64, where nobody needs it for speed, and in exchange it rounds like all the others.
+
+use super::{LANES, Line, Simd};
+use half::bf16;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+type Lanes = [f32; LANES];
+
+#[inline(always)]
+fn zip(a: Lanes, b: Lanes, op: impl Fn(f32, f32) -> f32) -> Lanes {
+    std::array::from_fn(|i| op(a[i], b[i]))
+}
+
+/// Folds halves onto halves.
+#[inline(always)]
+fn fold(mut a: Lanes, op: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            a[i] = op(a[i], a[i + width]);
+        }
+        width /= 2;
+    }
+    a[0]
+}
+
+impl Simd for Portable {
+    type F = Lanes;
+    type Pair = [Lanes; 2];
+    const PAIRED_INPUT: bool = false;
+    const REGISTERS: usize = 8;
+    const TILE_ROWS: usize = 2;
+
+    #[inline(always)]
+    fn splat(value: f32) -> Lanes {
+        [value; LANES]
+    }
+    #[inline(always)]
+    fn load(from: &Lanes) -> Lanes {
+        *from
+    }
+    #[inline(always)]
+    fn store(value: Lanes, to: &mut Lanes) {
+        *to = value;
+    }
+    #[inline(always)]
+    fn add(a: Lanes, b: Lanes) -> Lanes {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn sub(a: Lanes, b: Lanes) -> Lanes {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    fn mul(a: Lanes, b: Lanes) -> Lanes {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn div(a: Lanes, b: Lanes) -> Lanes {
+        zip(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn max(a: Lanes, b: Lanes) -> Lanes {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn min(a: Lanes, b: Lanes) -> Lanes {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    fn round(a: Lanes) -> Lanes {
+        a.map(f32::round_ties_even)
+    }
+    #[inline(always)]
+    fn scale_by_exponent(a: Lanes, n: Lanes) -> Lanes {
+        zip(a, n, |a, n| a * f32::from_bits(((n as i32 + 127) as u32) << 23))
+    }
+    #[inline(always)]
+    fn select_less(a: Lanes, b: Lanes, x: Lanes, y: Lanes) -> Lanes {
+        std::array::from_fn(|i| if a[i] < b[i] { x[i] } else { y[i] })
+    }
+    #[inline(always)]
+    fn sum(a: Lanes) -> f32 {
+        fold(a, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn greatest(a: Lanes) -> f32 {
+        fold(a, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> Lanes {
+        from.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+    #[inline(always)]
+    fn store_bf16(value: Lanes, to: &mut [u16; LANES]) {
+        *to = value.map(|v| bf16::from_f32(v).to_bits());
+    }
+    #[inline(always)]
+    fn load_pair(from: &[u16; 2 * LANES]) -> [Lanes; 2] {
+        [0, 1].map(|odd| std::array::from_fn(|i| f32::from_bits(u32::from(from[2 * i + odd]) << 16)))
+    }
+    #[inline(always)]
+    fn load_input(lines: &[Line]) -> [Lanes; 2] {
+        [lines[0].0, lines[1].0]
+    }
+    #[inline(always)]
+    fn prefetch(_address: *const u8) {}
+    #[inline(always)]
+    fn dot_pair(acc: Lanes, a: [Lanes; 2], b: [Lanes; 2]) -> Lanes {
+        Self::fma(a[1], b[1], Self::fma(a[0], b[0], acc))
+    }
+}

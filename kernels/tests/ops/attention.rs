@@ -1,0 +1,138 @@
+//! Attention against f64 on random sequences and trees, and its bits against every way of sharing a pass.
+
+use crate::support::{BF16, F32, assert_close, bits, levels, levels_and_threads, shuffled, values};
+use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
+use foretoken_kernels::ops::attention::reference;
+use foretoken_kernels::ops::{AttentionSeq, AttentionShape, TreePaths, attention};
+use foretoken_kernels::{Exec, KernelError, SimdLevel};
+use proptest::prelude::*;
+
+const NUM_SLOTS: usize = 256;
+
+fn filled(shape: &AttentionShape, dtype: KvDtype, seed: u64) -> KvStore {
+    let kv_dim = shape.kv_dim();
+    let mut store = KvStore::new(KvShape { layers: 1, kv_dim, dtype }, NUM_SLOTS);
+    for slot in 0..NUM_SLOTS as u32 {
+        let (key, value) = (values(seed + u64::from(slot) * 2, kv_dim), values(seed + u64::from(slot) * 2 + 1, kv_dim));
+        store.view_mut().write(SimdLevel::Portable, 0, slot, &key, &value);
+    }
+    store
+}
+
+fn slots(seed: u64, len: usize) -> Vec<u32> {
+    shuffled(seed, NUM_SLOTS)[..len].iter().map(|slot| *slot as u32).collect()
+}
+
+fn run(exec: &Exec, shape: &AttentionShape, q: &[f32], kv: &mut KvStore, seqs: &[AttentionSeq<'_>]) -> Vec<f32> {
+    let mut out = vec![0.0; q.len()];
+    attention(exec, shape, q, kv.view_mut().layer(0), seqs, &mut out);
+    out
+}
+
+/// Paths from parents, in the CSR form of [`TreePaths`].
+fn paths(parents: &[Option<usize>]) -> (Vec<u32>, Vec<u32>) {
+    let (mut offsets, mut rows) = (vec![0], Vec::new());
+    for row in 0..parents.len() {
+        let mut path: Vec<u32> = std::iter::successors(Some(row), |row| parents[*row]).map(|row| row as u32).collect();
+        path.reverse();
+        rows.extend(path);
+        offsets.push(rows.len() as u32);
+    }
+    (offsets, rows)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn agrees_with_the_reference(
+        (kv_heads, group, half) in (1usize..4, 1usize..4, 1usize..40),
+        contexts in prop::collection::vec(0usize..90, 1..4),
+        parents in prop::collection::vec(any::<prop::sample::Index>(), 1..9),
+        seed in 0u64..1000,
+    ) {
+        let shape = AttentionShape::new(kv_heads * group, kv_heads, 2 * half).unwrap();
+        let rows = parents.len();
+        let parents: Vec<Option<usize>> = (0..rows).map(|r| (r > 0).then(|| parents[r].index(r))).collect();
+        let (offsets, path_rows) = paths(&parents);
+        let lists: Vec<(Vec<u32>, Vec<u32>)> = contexts.iter().enumerate()
+            .map(|(i, len)| (slots(seed + i as u64, *len), slots(seed + 50 + i as u64, rows))).collect();
+        let seqs: Vec<AttentionSeq<'_>> = lists.iter().enumerate().map(|(i, (context, new_slots))| AttentionSeq {
+            context, rows: i * rows..(i + 1) * rows, new_slots,
+            tree: (i != 1).then_some(TreePaths { offsets: &offsets, rows: &path_rows }),
+        }).collect();
+        let q: Vec<f32> = values(seed, seqs.len() * rows * shape.q_dim()).iter().map(|v| v * 4.0).collect();
+        for (dtype, tolerance) in [(KvDtype::F32, F32), (KvDtype::Bf16, BF16)] {
+            let mut kv = filled(&shape, dtype, seed);
+            let want = reference::attention(&shape, &q, kv.view_mut().layer(0), &seqs);
+            let portable = run(&Exec::portable_single(), &shape, &q, &mut kv, &seqs);
+            for exec in levels() {
+                let got = run(&exec, &shape, &q, &mut kv, &seqs);
+                assert_close(&got, &want, tolerance, &format!("{exec:?} {dtype:?}"));
+                prop_assert_eq!(bits(&got), bits(&portable));
+            }
+        }
+    }
+}
+
+/// The rows of a prefill of 70, in chunks of any size, have the bits of the whole.
+#[test]
+fn rows_do_not_depend_on_their_chunk() {
+    let shape = AttentionShape::new(4, 2, 48).unwrap();
+    let (mut kv, list) = (filled(&shape, KvDtype::Bf16, 1), slots(2, 100));
+    let q = values(3, 70 * shape.q_dim());
+    for exec in levels_and_threads() {
+        let part = |kv: &mut KvStore, rows: std::ops::Range<usize>| {
+            let (first, last) = (30 + rows.start, 30 + rows.end);
+            let (context, new_slots) = (&list[..first], &list[first..last]);
+            let q = &q[rows.start * shape.q_dim()..rows.end * shape.q_dim()];
+            run(&exec, &shape, q, kv, &[AttentionSeq { context, rows: 0..rows.len(), new_slots, tree: None }])
+        };
+        let whole = part(&mut kv, 0..70);
+        for chunk in [1, 2, 3, 7, 16, 33, 69] {
+            for start in (0..70).step_by(chunk) {
+                let rows = start..(start + chunk).min(70);
+                let want = &whole[rows.start * shape.q_dim()..rows.end * shape.q_dim()];
+                assert_eq!(bits(&part(&mut kv, rows.clone())), bits(want), "{exec:?} rows {rows:?}");
+            }
+        }
+    }
+}
+
+/// A chain written as a tree, and a path among siblings, have the bits of the chain.
+#[test]
+fn tree_rows_have_the_bits_of_their_path_as_a_chain() {
+    let shape = AttentionShape::new(6, 3, 16).unwrap();
+    let mut kv = filled(&shape, KvDtype::F32, 4);
+    // Two chains of a tree: 0-1-3-5-7 and 0-2-4-6, and a leaf under 3.
+    let parents = [None, Some(0), Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), Some(3)];
+    let (offsets, rows) = paths(&parents);
+    let (new_slots, q) = (slots(9, 9), values(5, 9 * shape.q_dim()));
+    for exec in levels_and_threads() {
+        for context_len in [0, 1, 20, 31, 32, 33, 61, 64, 100] {
+            let context = &slots(7, context_len);
+            let tree = Some(TreePaths { offsets: &offsets, rows: &rows });
+            let seq = AttentionSeq { context, rows: 0..9, new_slots: &new_slots, tree };
+            let together = run(&exec, &shape, &q, &mut kv, &[seq]);
+            for row in 0..9 {
+                let path = &rows[offsets[row] as usize..offsets[row + 1] as usize];
+                let chain_slots: Vec<u32> = path.iter().map(|r| new_slots[*r as usize]).collect();
+                let chain_q: Vec<f32> =
+                    path.iter().flat_map(|r| &q[*r as usize * shape.q_dim()..][..shape.q_dim()]).copied().collect();
+                let rows = 0..path.len();
+                let seq = AttentionSeq { context, rows, new_slots: &chain_slots, tree: None };
+                let chain = run(&exec, &shape, &chain_q, &mut kv, &[seq]);
+                let (got, want) =
+                    (&together[row * shape.q_dim()..][..shape.q_dim()], chain.chunks(shape.q_dim()).last());
+                assert_eq!(bits(got), bits(want.unwrap()), "{exec:?} row {row} after {context_len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn head_layouts_it_cannot_serve_are_refused() {
+    for (heads, kv_heads, head_dim) in [(3, 2, 16), (4, 0, 16), (128, 1, 16), (2, 2, 258), (2, 2, 7)] {
+        let refused = AttentionShape::new(heads, kv_heads, head_dim);
+        assert!(matches!(refused, Err(KernelError::HeadLayout { .. })), "{heads} {kv_heads} {head_dim}");
+    }
+}

@@ -1,0 +1,59 @@
+//! The two owners of one strided layout: what is written is read, slots do not overlap, and misuse is refused.
+
+use crate::support::values;
+use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut};
+use foretoken_kernels::{KernelError, SimdLevel};
+
+const SHAPE: KvShape = KvShape { layers: 3, kv_dim: 20, dtype: KvDtype::F32 };
+
+fn key_of(layer: usize, slot: u32) -> Vec<f32> {
+    values(u64::from(slot) * 10 + layer as u64, 20)
+}
+
+fn fill_and_check(mut kv: KvViewMut<'_>) {
+    let slots = kv.num_slots() as u32;
+    for layer in 0..SHAPE.layers {
+        for slot in 0..slots {
+            let (key, value) = (key_of(layer, slot), key_of(layer + 5, slot));
+            kv.write(SimdLevel::detect(), layer, slot, &key, &value);
+        }
+    }
+    kv.copy_slot(1, 0);
+    let mut row = [0.0; 20];
+    for layer in 0..SHAPE.layers {
+        for slot in 0..slots {
+            let source = slot.max(1);
+            kv.layer(layer).read(false, slot, &mut row);
+            assert_eq!(row.to_vec(), key_of(layer, source));
+            kv.layer(layer).read(true, slot, &mut row);
+            assert_eq!(row.to_vec(), key_of(layer + 5, source));
+        }
+    }
+}
+
+#[test]
+fn store_and_lane_keep_what_is_written() {
+    fill_and_check(KvStore::new(SHAPE, 4).view_mut());
+    let stride = SHAPE.bytes_per_slot() + 8;
+    let mut words = vec![0f32; 4 * stride / 4];
+    let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 4 * stride) };
+    fill_and_check(KvViewMut::over_lane(bytes, SHAPE, stride).unwrap());
+}
+
+#[test]
+fn lanes_that_do_not_fit_are_refused() {
+    let mut bytes = vec![0u8; 4096];
+    let error = KvViewMut::over_lane(&mut bytes, SHAPE, SHAPE.bytes_per_slot() - 4).unwrap_err();
+    assert!(matches!(error, KernelError::KvMemory { expected: 480, got: 476, .. }), "{error}");
+    assert!(KvViewMut::over_lane(&mut bytes, SHAPE, SHAPE.bytes_per_slot() + 2).is_err(), "misaligned stride");
+    let start = 1 + usize::from(!bytes.as_ptr().addr().is_multiple_of(2));
+    let shifted = KvViewMut::over_lane(&mut bytes[start..], SHAPE, SHAPE.bytes_per_slot());
+    assert!(shifted.is_err(), "misaligned start");
+}
+
+#[test]
+#[should_panic(expected = "slot 4 is outside of the KV's 4 slots")]
+fn a_slot_outside_panics() {
+    let mut store = KvStore::new(SHAPE, 4);
+    store.view_mut().layer(0).read(false, 4, &mut [0.0; 20]);
+}

@@ -1,0 +1,100 @@
+//! The linear against f64, and its bits against every way of sharing a pass.
+
+use crate::support::{BF16, F32, assert_close, bits, levels, levels_and_threads, shuffled, values};
+use foretoken_kernels::blocks::Linear;
+use foretoken_kernels::ops::linear::reference;
+use foretoken_kernels::ops::{LinearJob, PackedRows, linear};
+use foretoken_kernels::{Exec, KernelError, SimdLevel, Weight, WeightDtype};
+
+const DTYPES: [WeightDtype; 2] = [WeightDtype::F32, WeightDtype::Bf16];
+
+fn made(dtype: WeightDtype, [outs, ins]: [usize; 2], seed: u64) -> Linear {
+    let weight = Weight::from_f32(dtype, [outs, ins], &values(seed, outs * ins));
+    Linear::new("test", weight, Some(values(seed + 1, outs))).unwrap()
+}
+
+fn run(exec: &Exec, linear: &Linear, x: &[f32]) -> Vec<f32> {
+    let rows = x.len() / linear.weight().cols();
+    let mut out = vec![f32::NAN; rows * linear.weight().rows()];
+    linear.forward(exec, x, &mut PackedRows::new(), &mut out);
+    out
+}
+
+#[test]
+fn agrees_with_the_reference() {
+    for shape in [[1, 1], [5, 16], [37, 100], [64, 32], [130, 95], [300, 64]] {
+        for dtype in DTYPES {
+            let (layer, tolerance) = (made(dtype, shape, 7), if dtype == WeightDtype::F32 { F32 } else { BF16 });
+            for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33] {
+                let x = values(11, rows * shape[1]);
+                let want = reference::linear(&layer, &x);
+                for exec in levels() {
+                    let got = run(&exec, &layer, &x);
+                    assert_close(&got, &want, tolerance, &format!("{exec:?} {dtype} {shape:?} {rows} rows"));
+                }
+            }
+        }
+    }
+}
+
+/// Rows alone, in batches of 2 to 70, in any order, on 1, 2 and 4 threads.
+#[test]
+fn rows_do_not_depend_on_their_batch() {
+    let (outs, ins) = (83, 131);
+    let x = values(5, 70 * ins);
+    for exec in levels_and_threads() {
+        for dtype in DTYPES {
+            let layer = made(dtype, [outs, ins], 3);
+            let alone: Vec<Vec<u32>> = x.chunks(ins).map(|x| bits(&run(&exec, &layer, x))).collect();
+            for count in (2..=12).chain([16, 23, 31, 47, 64, 70]) {
+                let order = &shuffled(count as u64, 70)[..count];
+                let batch: Vec<f32> = order.iter().flat_map(|r| &x[r * ins..(r + 1) * ins]).copied().collect();
+                let out = run(&exec, &layer, &batch);
+                for (row, out) in order.iter().zip(out.chunks(outs)) {
+                    assert_eq!(bits(out), alone[*row], "{exec:?} {dtype}: row {row} of {count}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_share_a_region_keep_their_bits() {
+    for exec in levels_and_threads() {
+        for dtype in DTYPES {
+            let layers = [200, 33, 7].map(|outs| made(dtype, [outs, 72], outs as u64));
+            let x = values(9, 6 * 72);
+            let mut packed = PackedRows::new();
+            packed.pack(&exec, dtype, 72, &x);
+            let mut outs = layers.each_ref().map(|layer| vec![0.0; 6 * layer.weight().rows()]);
+            let mut jobs = Vec::new();
+            for (linear, out) in layers.iter().zip(&mut outs) {
+                jobs.push(LinearJob { linear, out });
+            }
+            linear(&exec, &packed, &mut jobs);
+            for (layer, out) in layers.iter().zip(&outs) {
+                assert_eq!(bits(out), bits(&run(&exec, layer, &x)), "{exec:?} {dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn levels_without_the_bf16_product_agree_bit_for_bit() {
+    for dtype in DTYPES {
+        let (layer, x) = (made(dtype, [70, 77], 1), values(2, 9 * 77));
+        let want = bits(&run(&Exec::portable_single(), &layer, &x));
+        for exec in levels() {
+            if dtype == WeightDtype::F32 || exec.simd() != SimdLevel::Avx512Bf16 {
+                assert_eq!(bits(&run(&exec, &layer, &x)), want, "{exec:?} {dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_of_the_wrong_length_is_named() {
+    let weight = Weight::from_f32(WeightDtype::F32, [2, 2], &[0.0; 4]);
+    let error = Linear::new("q_proj", weight, Some(vec![0.0; 3])).unwrap_err();
+    assert_eq!(error, KernelError::Shape { tensor: "q_proj.bias".into(), expected: vec![2], got: vec![3] });
+}

@@ -1,0 +1,83 @@
+//! Rotation against f64, frequencies against Hugging Face's formulas, and what lands in the slots.
+
+use crate::support::{F32, assert_close, bits, levels, levels_and_threads, values};
+use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
+use foretoken_kernels::ops::rope_kv::{RopeKvRows, reference, rotate};
+use foretoken_kernels::ops::{RopeRows, RopeScaling, RopeTable, rope_kv};
+
+#[test]
+fn agrees_with_the_reference() {
+    let positions = [0, 1, 7, 300, 4095];
+    for head_dim in [2, 10, 32, 64, 96] {
+        let x = values(1, positions.len() * 3 * head_dim);
+        let want = reference::rotate(&x, &positions, head_dim, 10_000.0);
+        let mut rope = RopeRows::new();
+        rope.fill(&RopeTable::new(head_dim, 10_000.0, RopeScaling::None), &positions);
+        for exec in levels() {
+            let mut out = x.clone();
+            rotate(&exec, &rope, &mut out);
+            assert_close(&out, &want, F32, &format!("{exec:?} {head_dim}"));
+        }
+    }
+}
+
+#[test]
+fn scalings_follow_their_formulas() {
+    let at_one = |scaling| {
+        let (mut cos, mut sin) = ([0.0; 32], [0.0; 32]);
+        RopeTable::new(64, 500_000.0, scaling).rotation(1, &mut cos, &mut sin);
+        sin
+    };
+    let (plain, linear) = (at_one(RopeScaling::None), at_one(RopeScaling::Linear { factor: 4.0 }));
+    let llama3 = at_one(RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    });
+    for i in 0..32 {
+        let frequency = 500_000f64.powf(-2.0 * i as f64 / 64.0);
+        let wavelength = 2.0 * std::f64::consts::PI / frequency;
+        let smooth = (8192.0 / wavelength - 1.0) / 3.0;
+        let scaled = match wavelength {
+            w if w > 8192.0 => frequency / 8.0,
+            w if w < 2048.0 => frequency,
+            _ => (1.0 - smooth) * frequency / 8.0 + smooth * frequency,
+        };
+        let want = [frequency, frequency / 4.0, scaled].map(f64::sin);
+        assert_close(&[plain[i], linear[i], llama3[i]], &want, F32, &format!("frequency {i}"));
+    }
+}
+
+#[test]
+fn rows_land_in_their_slots_whatever_shares_the_pass() {
+    let shape = KvShape { layers: 2, kv_dim: 24, dtype: KvDtype::Bf16 };
+    let (slots, positions) = ([5, 0, 3], [9, 2, 77]);
+    let table = RopeTable::new(12, 10_000.0, RopeScaling::None);
+    for exec in levels_and_threads() {
+        let (q, k, v) = (values(1, 3 * 48), values(2, 3 * 24), values(3, 3 * 24));
+        let run = |rows: std::ops::Range<usize>, kv: &mut KvStore| {
+            let (mut rope, part) = (RopeRows::new(), |x: &[f32], w: usize| x[rows.start * w..rows.end * w].to_vec());
+            rope.fill(&table, &positions[rows.clone()]);
+            let (mut q, mut k, v) = (part(&q, 48), part(&k, 24), part(&v, 24));
+            let rows = RopeKvRows { q: &mut q, k: &mut k, v: &v, slots: &slots[rows] };
+            rope_kv(&exec, &rope, rows, &mut kv.view_mut(), 1);
+            q
+        };
+        let (mut together, mut apart) = (KvStore::new(shape, 6), KvStore::new(shape, 6));
+        let whole = run(0..3, &mut together);
+        let parts: Vec<f32> = (0..3).flat_map(|row| run(row..row + 1, &mut apart)).collect();
+        assert_eq!(bits(&whole), bits(&parts), "{exec:?}");
+        let (mut a, mut b, mut values_read) = ([0.0; 24], [0.0; 24], [0.0; 24]);
+        for (row, slot) in slots.into_iter().enumerate() {
+            together.view_mut().layer(1).read(false, slot, &mut a);
+            apart.view_mut().layer(1).read(false, slot, &mut b);
+            together.view_mut().layer(1).read(true, slot, &mut values_read);
+            assert_eq!(bits(&a), bits(&b), "{exec:?} slot {slot}");
+            let want: Vec<f32> = v[row * 24..][..24].iter().map(|v| half::bf16::from_f32(*v).to_f32()).collect();
+            assert_eq!(values_read.to_vec(), want, "{exec:?} slot {slot}");
+        }
+        together.view_mut().layer(0).read(true, 5, &mut a);
+        assert_eq!(a, [0.0; 24], "the other layer is untouched");
+    }
+}

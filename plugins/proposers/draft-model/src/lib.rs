@@ -1,0 +1,65 @@
+//! A smaller model of the same vocabulary guesses, token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318).
+//!
+//! Options and the export line only. [`draft_model`] is the proposer, [`passes`] decides which rows run together, [`chain`] is one
+//! sequence's part in a step. The network is the engine's own decoder, served through the
+//! host, so this crate is strategy and holds no weights; its KV lives in a lane and follows the target's slots.
+#![forbid(unsafe_code)]
+
+pub mod chain;
+pub mod draft_model;
+pub mod passes;
+
+use foretoken_plugin_api::export_plugin;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use draft_model::DraftModel;
+
+/// Options of `draft-model`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DraftModelOptions {
+    /// The draft model's folder; it must share the target's vocabulary.
+    pub model: String,
+    /// Longest draft.
+    #[serde(default = "default_num_speculative_tokens")]
+    pub num_speculative_tokens: usize,
+    /// What becomes of the KV computed while drafting.
+    #[serde(default)]
+    pub kv_strategy: KvStrategy,
+    /// How a token is chosen from the draft model's logits.
+    #[serde(default)]
+    pub draft_sampling: DraftSampling,
+    /// How the draft model's weights are stored; as the target's where unset.
+    #[serde(default)]
+    pub dtype: Option<String>,
+}
+
+fn default_num_speculative_tokens() -> usize {
+    5
+}
+
+/// What becomes of the KV computed while drafting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KvStrategy {
+    /// Rows of kept tokens are copied to their slots, the rest is dropped.
+    #[default]
+    KeepAndRollback,
+    /// Everything is dropped; the next draft computes the kept tokens again.
+    Discard,
+}
+
+/// How a token is chosen from the draft model's logits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DraftSampling {
+    /// The engine draws with the request's parameters and its own noise. At temperature 0 that is the most probable token;
+    /// above, a `gumbel` sampler keeps more drawn tokens than most probable ones, since target and draft share the noise.
+    #[default]
+    Drawn,
+    /// Always the most probable token.
+    Deterministic,
+}
+
+export_plugin! { proposer "draft-model" => DraftModel, "a smaller model guesses for a larger one" }

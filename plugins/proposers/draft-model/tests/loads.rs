@@ -1,0 +1,99 @@
+//! The built library, found by its config through the engine's loader, and in the engine itself.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use foretoken::config::{self, Override};
+use foretoken::plugins::registry::Registry;
+use foretoken::{BuildError, Completion, Engine, Event, Request};
+use foretoken_draft_model::DraftModel;
+use foretoken_plugin_api::testkit::conformance::{self, Fixture};
+use foretoken_plugin_api::testkit::{FakeHost, ToyModel, library};
+
+fn config_file(name: &str) -> PathBuf {
+    library("foretoken-draft-model", env!("CARGO_MANIFEST_DIR")).unwrap_or_else(|error| panic!("{error}"));
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../configs").join(name)
+}
+
+/// A host whose target has the draft model's vocabulary; it finds the model at the config's path too.
+fn fixture(options: &str) -> Fixture {
+    let small = || ToyModel::new(16, 6).with_order(usize::MAX);
+    let host = move || FakeHost::new(ToyModel::new(16, 5)).with_model("small", small());
+    Fixture::new(options).with_host(move || host().with_model("../examples/models/tiny-draft", small()))
+}
+
+#[test]
+fn it_conforms() {
+    let strategies = ["keep_and_rollback", "discard"];
+    for (strategy, sampling) in
+        strategies.iter().flat_map(|strategy| [(strategy, "drawn"), (strategy, "deterministic")])
+    {
+        let options = format!("model = \"small\"\nkv_strategy = \"{strategy}\"\ndraft_sampling = \"{sampling}\"");
+        conformance::proposer::<DraftModel>(&fixture(&options)).assert_passed();
+    }
+}
+
+#[test]
+fn the_config_loads_it_and_it_conforms() {
+    let config = config::load(&config_file("draft-model.toml"), &[]).unwrap();
+    let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
+    assert_eq!(loaded.name(), "draft-model");
+    conformance::part(&loaded, &fixture(&config.proposers[0].options)).assert_passed();
+}
+
+fn engine(config: &str, overrides: &[&str]) -> Result<Engine, BuildError> {
+    let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
+    Engine::new(config::load(&config_file(config), &overrides).unwrap())
+}
+
+/// Completions of four prompts, two of each, in order; and what the plugin counted.
+fn completions(config: &str, overrides: &[&str]) -> (Vec<Completion>, String) {
+    let mut engine = engine(config, overrides).unwrap();
+    let mut sampling = engine.config().sampling.clone();
+    (sampling.max_tokens, sampling.ignore_eos, sampling.seed, sampling.n) = (60, true, 11, 2);
+    for salt in 0..4 {
+        let prompt = (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect();
+        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).unwrap();
+    }
+    let mut done = Vec::new();
+    engine.run(&mut |event| {
+        if let Event::Finished(completion) = event {
+            done.push(completion);
+        }
+    });
+    let faults: Vec<_> = engine.faults().filter_map(|(_, _, last)| last).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+    done.sort_by_key(|completion| (completion.request, completion.index));
+    let counters = format!("{:?}", engine.counters());
+    (done, counters)
+}
+
+#[test]
+fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
+    for temperature in ["sampling.temperature=0.0", "sampling.temperature=0.8"] {
+        let set = ["checks=true", "kv.num_slots=2048", temperature];
+        let (plain, _) = completions("plain.toml", &set);
+        for options in
+            ["kv_strategy = \"keep_and_rollback\"", "kv_strategy = \"discard\"", "draft_sampling = \"deterministic\""]
+        {
+            let options = format!("proposer.options={{ model = \"../examples/models/tiny-draft\", {options} }}");
+            let (drafted, counters) = completions("draft-model.toml", &[set[0], set[1], set[2], &options]);
+            assert_eq!((plain.len(), drafted.len()), (8, 8));
+            for (plain, drafted) in plain.iter().zip(&drafted) {
+                assert_eq!(plain.tokens(), drafted.tokens(), "{temperature} {options}");
+            }
+            let sum = |count: fn(&Completion) -> u64| drafted.iter().map(count).sum::<u64>();
+            let (steps, plain_steps) = (sum(|it| it.stats.steps), plain.iter().map(|it| it.stats.steps).sum::<u64>());
+            let (made, kept) = (sum(|it| it.stats.drafted), sum(|it| it.stats.accepted));
+            println!("{temperature} {options}: {steps} steps for {plain_steps}, {kept} of {made} kept, {counters}");
+            assert!(kept > 0 && steps < plain_steps, "{temperature} {options}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_draft_model_is_refused_at_load() {
+    let options = "proposer.options={ model = \"../examples/models/none\" }";
+    let error = engine("draft-model.toml", &["kv.num_slots=256", options]).err().expect("a refusal").to_string();
+    assert!(error.contains("models/none"), "{error}");
+}

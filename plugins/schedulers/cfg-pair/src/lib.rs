@@ -1,0 +1,61 @@
+//! The `fcfs` scheduler: first come, first served, with chunked prefill and preemption by recomputing.
+//!
+//! [`Fcfs`] is the part; it turns the queue into [`Unit`]s and a planned unit into lines of the plan. [`Planner`] decides,
+//! and knows only units, so that a scheduler of pairs is another way to gather units and no other core. [`share`] splits
+//! a draft budget evenly.
+#![forbid(unsafe_code)]
+
+mod fcfs;
+mod planner;
+mod share;
+mod unit;
+
+use foretoken_plugin_api::export_plugin;
+use foretoken_plugin_api::schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use fcfs::Fcfs;
+pub use planner::{Limits, Planner};
+pub use share::even_level;
+pub use unit::Unit;
+
+/// Options of `fcfs`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FcfsOptions {
+    /// Most sequences in one step.
+    pub max_num_seqs: u32,
+    /// Most rows in one step; at least `max_num_seqs`.
+    pub max_num_batched_tokens: u32,
+    /// Whether a prompt may run in parts. If not, it runs whole or waits; only a prompt longer than
+    /// `max_num_batched_tokens`, which could never run, is taken in parts once nothing else runs.
+    pub enable_chunked_prefill: bool,
+    /// How drafts are sized.
+    pub policy: Policy,
+    /// Most draft nodes of one sequence; without it, what the proposer and the request allow.
+    pub num_speculative_tokens: Option<u32>,
+}
+
+/// How drafts are sized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// As large as allowed, less only where rows or slots are short.
+    Fixed,
+}
+
+impl Default for FcfsOptions {
+    fn default() -> Self {
+        Self {
+            max_num_seqs: 64,
+            max_num_batched_tokens: 2048,
+            enable_chunked_prefill: true,
+            policy: Policy::Fixed,
+            num_speculative_tokens: None,
+        }
+    }
+}
+
+export_plugin! {
+    scheduler "fcfs" => Fcfs, "first come, first served, with chunked prefill";
+}

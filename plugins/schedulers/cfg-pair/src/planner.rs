@@ -1,0 +1,161 @@
+//! The plan of one step: rows, drafts, preemptions, admissions, in that order.
+//!
+//! Everything is given in *plan order*: running units by priority, then arrival, then waiting ones likewise. Each running
+//! unit gets one row before any gets a second, drafts share evenly what that leaves (half of it while prompts wait, so
+//! that decodes cannot keep prompts out), prompts take the rest, and whoever waits is admitted strictly in order. So the
+//! first running unit advances in every step, nobody waits for a unit behind it, and among equal priorities the wait is
+//! bounded by the work of those that came before. A unit waits and is never passed over because it is large: that would
+//! use a step better, and starve it.
+
+use std::cmp::Reverse;
+
+use foretoken_plugin_api::KvStats;
+
+use crate::share::even_level;
+use crate::unit::Unit;
+
+/// What a step may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most sequences; at least 1.
+    pub sequences: u32,
+    /// Most rows; at least `sequences`.
+    pub rows: u32,
+    /// Whether prompts run in parts.
+    pub chunked_prefill: bool,
+    /// Most draft nodes of one sequence.
+    pub draft: Option<u32>,
+}
+
+/// Plans steps; its buffers are reused.
+pub struct Planner {
+    limits: Limits,
+    units: Vec<Unit>,
+    rows_left: u32,
+    slots_left: u32,
+}
+
+impl Planner {
+    /// A planner within `limits`.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, units: Vec::new(), rows_left: 0, slots_left: 0 }
+    }
+
+    /// Plans one step of all unfinished `units`: they come back in plan order, with rows, drafts and preemptions.
+    ///
+    /// Nothing planned although there are units means that the first of them cannot advance with all the slots there are.
+    pub fn plan(&mut self, units: impl Iterator<Item = Unit>, kv: &KvStats) -> &[Unit] {
+        self.units.clear();
+        self.units.extend(units);
+        self.units.sort_unstable_by_key(|unit| (!unit.running, Reverse(unit.priority), unit.arrival));
+        let running = self.units.partition_point(|unit| unit.running);
+        self.rows_left = self.limits.rows;
+        let kept = self.make_room(running, kv);
+        let planned = self.give_first_rows(kept);
+        let all_kept = kept == running;
+        let admits = all_kept && running < self.units.len().min(self.limits.sequences as usize);
+        self.give_drafts(planned, admits);
+        self.extend_prompts(planned);
+        if admits {
+            self.admit(running);
+        }
+        &self.units
+    }
+
+    /// Preempts from the end until the others can each have a row; returns how many are kept, the first at least.
+    ///
+    /// Of a preempted unit's slots others may hold some. All of them are counted to stop preempting, so that sharers are
+    /// not preempted in a row, but only those certain to come back are given out in this step: of the `freed`, all but as
+    /// many as are counted more than once in the whole queue. The next step sees what really came back.
+    fn make_room(&mut self, running: usize, kv: &KvStats) -> usize {
+        let available = u64::from(kv.free) + u64::from(kv.cached);
+        let listed = self.units.iter().map(|unit| u64::from(unit.slots_held)).sum::<u64>();
+        let shared = listed.saturating_sub(u64::from(kv.held));
+        // While slots are shared one is held back: with none left, only preempting nearly everyone would be certain.
+        let reserve = u64::from(shared > 0);
+        let (mut kept, mut freed) = (running, 0);
+        let mut certain = available;
+        while kept > 1 && (certain == 0 || available + freed < self.in_step(kept) + reserve) {
+            kept -= 1;
+            let victim = &mut self.units[kept];
+            victim.preempted = true;
+            freed += u64::from(victim.slots_held);
+            certain = available + freed.saturating_sub(shared);
+        }
+        let usable = if certain > reserve { certain - reserve } else { certain };
+        self.slots_left = u32::try_from(usable).unwrap_or(u32::MAX);
+        kept
+    }
+
+    fn in_step(&self, units: usize) -> u64 {
+        (units as u64).min(u64::from(self.limits.sequences))
+    }
+
+    /// One row for each of the first `kept`, as far as slots go; returns how many have one.
+    fn give_first_rows(&mut self, kept: usize) -> usize {
+        let planned = self.in_step(kept).min(u64::from(self.slots_left)) as u32;
+        for unit in &mut self.units[..planned as usize] {
+            unit.rows = 1;
+        }
+        self.rows_left -= planned;
+        self.slots_left -= planned;
+        planned as usize
+    }
+
+    fn give_drafts(&mut self, planned: usize, admits: bool) {
+        let units = &mut self.units[..planned];
+        let prompts_wait = admits || units.iter().any(|unit| !unit.decodes());
+        let rows = if prompts_wait { self.rows_left / 2 } else { self.rows_left };
+        let most = self.limits.draft.unwrap_or(u32::MAX);
+        let want = |unit: &Unit| if unit.decodes() { unit.max_draft.min(most) } else { 0 };
+        let (level, mut extra) = even_level(units.iter().map(want), rows.min(self.slots_left));
+        for unit in units {
+            let want = want(unit);
+            unit.draft = want.min(level);
+            if want > level && extra > 0 {
+                unit.draft += 1;
+                extra -= 1;
+            }
+            self.rows_left -= unit.draft;
+            self.slots_left -= unit.draft;
+        }
+    }
+
+    fn extend_prompts(&mut self, planned: usize) {
+        for unit in &mut self.units[..planned] {
+            let more = (unit.uncomputed - unit.rows).min(self.rows_left).min(self.slots_left);
+            unit.rows += more;
+            self.rows_left -= more;
+            self.slots_left -= more;
+        }
+    }
+
+    /// Admits in order, until one does not fit: a place, rows, and slots for all of it, for what admitted prompts still
+    /// lack and for one more row of each running unit. The last are what keeps it from being preempted again at once; a
+    /// unit that is alone needs only its own.
+    fn admit(&mut self, running: usize) {
+        let lacking = |unit: &Unit| u64::from(unit.uncomputed - unit.rows);
+        let mut owed: u64 = self.units[..running].iter().map(lacking).sum();
+        for place in running..self.units.len().min(self.limits.sequences as usize) {
+            let rows = self.first_chunk(self.units[place].uncomputed);
+            let unit = &mut self.units[place];
+            let reserve = if place == 0 { 0 } else { owed + place as u64 + 1 };
+            if rows == 0 || u64::from(unit.uncomputed) + reserve > u64::from(self.slots_left) {
+                break;
+            }
+            unit.rows = rows;
+            owed += lacking(unit);
+            self.rows_left -= rows;
+            self.slots_left -= rows;
+        }
+    }
+
+    fn first_chunk(&self, uncomputed: u32) -> u32 {
+        let nothing_planned = self.rows_left == self.limits.rows;
+        if self.limits.chunked_prefill || uncomputed <= self.rows_left || nothing_planned {
+            uncomputed.min(self.rows_left)
+        } else {
+            0
+        }
+    }
+}
