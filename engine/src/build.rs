@@ -16,7 +16,7 @@ use foretoken_plugin_api::{Guarantees, Host, KvFacts, LaneSource, Needs, TargetF
 
 use crate::config::{Config, PartChoice};
 use crate::drafts::DraftStore;
-use crate::engine::{Core, Engine, Target};
+use crate::engine::{Core, Engine, Target, Totals};
 use crate::model::rows::Rows;
 use crate::model::{Architecture, Decoder, DecoderError};
 use crate::plugins::host::{EngineHost, Shared};
@@ -24,7 +24,6 @@ use crate::plugins::lanes::Lanes;
 use crate::plugins::load::LoadError;
 use crate::plugins::proposers::ProposerSlot;
 use crate::plugins::registry::Registry;
-use crate::plugins::model::tokenizer_digest;
 use crate::step::StepBuffers;
 use crate::text::{Tokenizer, TokenizerError};
 
@@ -111,6 +110,7 @@ impl Engine {
             next_id: 0,
             num_slots,
             idle_steps: 0,
+            totals: Totals::default(),
         };
         Ok(Self { core, kv })
     }
@@ -127,7 +127,7 @@ fn shared(config: &Config, architecture: &Architecture, tokenizer: &Tokenizer, e
         device: "cpu".to_owned(),
         bos: tokenizer.bos(),
         eos: tokenizer.eos().to_vec(),
-        tokenizer_digest: tokenizer_digest(&config.model),
+        tokenizer_digest: tokenizer.vocabulary_digest(),
         max_sequences: 0,
     };
     Arc::new(Shared {

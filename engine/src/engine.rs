@@ -64,6 +64,18 @@ pub struct Core {
     pub(crate) num_slots: usize,
     /// Steps in a row that ran no row though there was work.
     pub(crate) idle_steps: u32,
+    pub(crate) totals: Totals,
+}
+
+/// What the engine has done since it was built.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Totals {
+    /// Steps that ran rows.
+    pub steps: u64,
+    /// Rows of all passes.
+    pub rows: u64,
+    /// Sequences whose slots were taken back, to be recomputed.
+    pub preemptions: u64,
 }
 
 /// Requests, sequences, the model and the loaded parts.
@@ -174,6 +186,11 @@ impl Engine {
         let template = ChatTemplate::open(&self.core.config.model)?;
         let text = template.render(&[crate::text::ChatMessage::new("user", message)], true)?;
         Ok(self.core.tokenizer.encode_rendered(&text)?)
+    }
+
+    /// What it has done so far.
+    pub fn totals(&self) -> Totals {
+        self.core.totals
     }
 
     /// Each proposer's name, faults and last fault.

@@ -1,8 +1,9 @@
 """The target's own greedy continuations of training text, for the draft to learn from.
 
-Neighbours: `train.py` asks for them before it trains tiny-draft and mixes them into its batches; `decode.py` generates.
+Neighbours: `train.py` mixes them into the batches of tiny-draft, `unlikelihood.py` tunes tiny on them; `decode.py`
+generates.
 
-Surprising decision: a third of what the draft reads is not human text. While decoding, the draft is asked about texts
+Surprising decision: half of what the draft reads in its last stage is not human text. While decoding, the draft is asked about texts
 the target wrote, whose habits (above all its repetitions) are rare in any corpus; a draft trained on text alone is
 accepted less (DistillSpec, arXiv 2310.08461). Prompts are training text only, so the held-out files stay unseen.
 """
@@ -17,7 +18,7 @@ from data import Sampler
 from decode import Decoder
 from model import Llama
 
-SHARE = 0.33
+SHARE = 0.5
 ROWS = 128
 PROMPT_TOKENS = 255
 NEW_TOKENS = 192
@@ -35,10 +36,8 @@ def write(target: Llama, sampler: Sampler, batches: int) -> np.ndarray:
     return np.array(pieces, dtype=np.uint16).reshape(-1)
 
 
-def load_or_write(target: Llama, sampler: Sampler, batches: int, work: Path) -> np.ndarray:
-    """The stream kept in `work`, written first if it is not there."""
-    path = work / "tiny-draft" / "continuations.npy"
+def load_or_write(target: Llama, sampler: Sampler, batches: int, path: Path) -> np.ndarray:
+    """The stream kept at `path`, written first if it is not there."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, write(target, sampler, batches))
     return np.load(path)

@@ -70,11 +70,10 @@ def build(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     ]
 
 
-def set_rate(optimisers: list[torch.optim.Optimizer], step: int, progress: float) -> float:
-    """Warm-up by steps, then a cosine down to 2% by `progress` in 0..1; returns the factor on the peak rates."""
+def set_rate(optimisers: list[torch.optim.Optimizer], step: int, progress: float, peak_share: float = 1.0) -> None:
+    """Warm-up by steps, then a cosine down to 2% by `progress` in 0..1, from a share of the peak rates."""
     cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
-    factor = min((step + 1) / WARMUP_STEPS, 1.0) * cosine
+    factor = peak_share * min((step + 1) / WARMUP_STEPS, 1.0) * cosine
     for optimiser, peak in zip(optimisers, (MUON_LR, ADAM_LR)):
         for group in optimiser.param_groups:
             group["lr"] = peak * factor
-    return factor

@@ -1,9 +1,9 @@
 """Trains tiny and its draft with one command: `python examples/train/train.py --data DIR`.
 
 Neighbours: `data.py` samples, `model.py` computes, `optim.py` updates, `export.py` writes the model folders, `plot.py`
-draws the curve from the log this writes. Three stages: tiny learns from text; so does the draft, `draft-text`, which
-needs no tiny and may run beside it; then `tiny-draft` goes on from there with tiny's distribution over the same text
-and over tiny's own continuations (KL divergence, mixed with a little plain cross-entropy).
+draws the curve from the log this writes. Four stages: `tiny` learns from text; `tiny-tuned` unlearns its repetitions
+(`unlikelihood.py`); `draft-text` is the draft on text, which needs no tiny and may run beside it; `tiny-draft` goes on
+from there with tiny's distribution over text and over tiny's own continuations (KL divergence and cross-entropy).
 
 Surprising decision: the learning-rate schedule may run on a clock (`--minutes`) and not on a step count. On a machine
 shared with other work nobody knows the step rate beforehand, and a run cut off before its decay is worth far less.
@@ -28,6 +28,7 @@ from tqdm import tqdm
 import continuations
 import optim
 import tokenizer as tokens
+import unlikelihood
 from data import MIX, Sampler, documents, load_streams
 from evaluate import mean_loss, windows
 from export import export
@@ -37,7 +38,7 @@ CHECKPOINT_SECONDS = 240
 LOG_STEPS = 10
 HELDOUT_STEPS = 100
 HELDOUT_WINDOWS = 24
-STAGES = ("tiny", "draft-text", "tiny-draft")
+STAGES = ("tiny", "tiny-tuned", "draft-text", "tiny-draft")
 # Where nothing else is asked for: outside the checkout, since checkpoints and token caches are never committed.
 DEFAULT_WORK = Path(tempfile.gettempdir()) / "foretoken-train"
 DISTIL_WEIGHT = 0.9
@@ -184,7 +185,7 @@ def trained(work: Path, stage: str, device: str) -> Llama:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the example models tiny and tiny-draft.")
     parser.add_argument("--data", type=Path, required=True, help="folder of gsm8k_train.jsonl, tinyshakespeare.txt")
-    parser.add_argument("--model", choices=[*STAGES, "all"], default="all", help="one stage, or all three in turn")
+    parser.add_argument("--model", choices=[*STAGES, "all"], default="all", help="one stage, or all in turn")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--out", type=Path, default=Path("examples/models"), help="where the model folders go")
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK, help="checkpoints, token cache, logs")
@@ -192,7 +193,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="length of the schedule in minutes, instead of --steps")
     parser.add_argument("--rows", type=int, default=8, help="sequences per step")
     parser.add_argument("--length", type=int, default=1024, help="tokens per sequence")
-    parser.add_argument("--continuations", type=int, default=6, help="batches of tiny's own text for the draft")
+    parser.add_argument("--continuations", type=int, default=4, help="batches of tiny's own text for the draft")
+    parser.add_argument("--tuning-steps", type=int, default=60, help="steps of unlikelihood tuning")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
     parser.add_argument("--no-compile", action="store_true", help="run without torch.compile (no C++ compiler needed)")
@@ -201,12 +203,18 @@ def parse() -> argparse.Namespace:
 
 def draft_sampler(sampler: Sampler, teacher: Llama, batches: int, work: Path) -> Sampler:
     """The training mix, thinned to make room for text that the teacher wrote."""
-    if not batches:
-        return sampler
-    written = continuations.load_or_write(teacher, sampler, batches, work)
+    written = continuations.load_or_write(teacher, sampler, batches, work / "continuations.npy")
     mix = {name: share * (1 - continuations.SHARE) for name, share in sampler.mix.items()}
     mix["continuations"] = continuations.SHARE
     return Sampler({**sampler.streams, "continuations": written}, mix, sampler.bos_id, sampler.seed)
+
+
+def tune(args: argparse.Namespace, sampler: Sampler, device: str) -> Llama:
+    """The stage `tiny-tuned`, and its checkpoint in the form of the other stages'."""
+    model = trained(args.work, "tiny", device)
+    unlikelihood.tune(model, sampler, args.tuning_steps, args.work / "tiny-tuned", not args.no_compile)
+    save_checkpoint(args.work / "tiny-tuned" / "checkpoint.pt", model, [], args.tuning_steps, 0.0)
+    return model
 
 
 def main() -> None:
@@ -223,10 +231,13 @@ def main() -> None:
     for name in STAGES if args.model == "all" else [args.model]:
         torch.manual_seed(args.seed)
         teacher, sampler = None, text
+        if name == "tiny-tuned":
+            export(tune(args, text, device), tokenizer, args.out / "tiny")
+            continue
         model = Llama(SHAPES["tiny" if name == "tiny" else "tiny-draft"]).to(device)
         if name == "tiny-draft":
             model = trained(args.work, "draft-text", device)
-            teacher = trained(args.work, "tiny", device).eval().requires_grad_(False)
+            teacher = trained(args.work, "tiny-tuned", device).eval().requires_grad_(False)
             sampler = draft_sampler(text, teacher, args.continuations, args.work)
         run = Run(
             name=name,

@@ -114,26 +114,28 @@ fn a_sampler_that_keeps_more_than_there_is_room_for_is_contained() {
     assert!(error.message.contains("more than 4 nodes"), "{error}");
 }
 
-fn propose(at: &str, host: &Host) -> [Result<()>; 2] {
-    let mut part = proposer::LoadedProposer::new(proposer::export::<Bomb>, &options(at), host).unwrap();
+fn propose(at: &str, host: Host) -> [Result<()>; 2] {
+    let mut part = proposer::LoadedProposer::new(proposer::export::<Bomb>, &options(at), &host).unwrap();
+    // The part's handle is now the last one, so the host is dropped behind the border.
+    drop(host);
     [(); 2].map(|()| part.propose(ProposeBatch::new(&[]), &mut Drafts::new(&mut Sink)))
 }
 
 #[test]
 fn a_task_on_the_pool_that_panics_is_the_plugins_own_panic() {
     for at in ["task", "task with payload"] {
-        let [first, second] = propose(at, &fake()).map(|result| result.unwrap_err().kind);
+        let [first, second] = propose(at, fake()).map(|result| result.unwrap_err().kind);
         assert_eq!((first, second), (ErrorKind::Panicked, ErrorKind::Poisoned), "{at}");
     }
 }
 
 #[test]
 fn a_host_that_panics_is_an_error_and_does_not_poison_the_plugin() {
-    for error in propose("host", &Host::new(Arc::new(PanickingHost))).map(Result::unwrap_err) {
+    for error in propose("host", Host::new(Arc::new(PanickingHost))).map(Result::unwrap_err) {
         assert_eq!(error.kind, ErrorKind::Failed, "{error}");
         assert!(error.message.contains("the host panicked in embed: boom in the host"), "{error}");
     }
-    for error in propose("sink", &fake()).map(Result::unwrap_err) {
+    for error in propose("sink", fake()).map(Result::unwrap_err) {
         assert_eq!(error.kind, ErrorKind::Failed, "{error}");
     }
 }

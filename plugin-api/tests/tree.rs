@@ -169,8 +169,16 @@ fn sink(budget: usize) -> RecordingDrafts {
 #[test]
 fn certain_chains_keep_parents_before_children() {
     let mut tree = TreeGrower::new(TreeShape { nodes: 3, depth: 8, branch: 2 });
-    grow_levels(&mut tree, 1, &|_, _| 1.0);
-    assert_eq!(tree.kept().collect::<Vec<_>>(), [(0, None), (0, Some(0)), (0, Some(1))]);
+    tree.start();
+    let mut last = tree.offer(None, 20, 1.0);
+    for token in 21.. {
+        if !tree.advance() {
+            break;
+        }
+        last = tree.offer(last, token, 1.0);
+    }
+    tree.finish();
+    assert_eq!(tree.kept().collect::<Vec<_>>(), [(20, None), (21, Some(0)), (22, Some(1))]);
     tree.grow_marginals(&[(5, 1.0), (6, 1.0), (7, 1.0), (8, 1.0)], 1);
     assert_eq!(tree.kept().collect::<Vec<_>>(), [(5, None), (6, Some(0)), (7, Some(1))]);
 }

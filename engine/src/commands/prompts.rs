@@ -17,8 +17,8 @@ use super::UsageError;
 use crate::cli::{PromptArgs, SamplingArgs};
 
 /// Fields of benchmark files that say nothing about sampling.
-const BOOKKEEPING: [&str; 8] =
-    ["question_id", "category", "task_id", "entry_point", "canonical_solution", "test", "reference", "id"];
+const BOOKKEEPING: [&str; 9] =
+    ["question_id", "category", "task_id", "entry_point", "canonical_solution", "test", "reference", "source", "id"];
 /// What a line may say of sampling.
 const SAMPLING: [&str; 19] = [
     "temperature",

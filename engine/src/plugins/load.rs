@@ -183,9 +183,14 @@ pub fn sha256(path: &Path) -> std::io::Result<String> {
 fn open_symbol(path: &Path) -> Result<*const PluginHeader, LoadError> {
     // A bare file name would be searched in the system's library folders.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let not_a_library = |reason: String| LoadError::NotALibrary { path: path.to_owned(), reason };
+    let bytes = std::fs::read(&absolute).map_err(|error| not_a_library(error.to_string()))?;
+    if let Some(reason) = super::elf::truncated(&bytes) {
+        return Err(not_a_library(reason));
+    }
     // SAFETY: opening runs the library's initialisers; a plugin is code the user chose to run.
-    let library = unsafe { libloading::Library::new(&absolute) }
-        .map_err(|error| LoadError::NotALibrary { path: path.to_owned(), reason: error.to_string() })?;
+    let library =
+        unsafe { libloading::Library::new(&absolute) }.map_err(|error| not_a_library(error.to_string()))?;
     // SAFETY: the symbol is only taken as an address; `header::read` checks what is behind it.
     let symbol = unsafe { library.get::<*const PluginHeader>(header::SYMBOL.as_bytes()) };
     // A symbol read as a pointer is the symbol's own address: the header itself.

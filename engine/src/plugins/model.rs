@@ -3,17 +3,16 @@
 //! So a draft model is a strategy, not a second runtime: it gets the same kernels, threads and file formats, and its KV
 //! is committed, shared and preempted with the target's slots.
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvViewMut};
 use foretoken_plugin_api::{Error, ForwardBatch, ForwardSequence, ModelApi, ModelFacts, Result};
-use sha2::{Digest, Sha256};
 
 use super::lanes::Lanes;
 use crate::model::rows::Rows;
 use crate::model::{Architecture, Decoder, ForwardOut};
+use crate::text::Tokenizer;
 
 /// Facts of the model in `folder`, from its config and tokenizer alone.
 ///
@@ -32,21 +31,9 @@ pub fn facts(folder: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
         num_layers: architecture.layers,
         max_positions: architecture.max_positions,
         kv_bytes_per_slot: shape.bytes_per_slot(),
-        tokenizer_digest: tokenizer_digest(folder),
+        // A model without a tokenizer can still be driven by ids; its digest then matches no other.
+        tokenizer_digest: Tokenizer::open(folder, &architecture).map_or_else(|_| String::new(), |t| t.vocabulary_digest()),
     })
-}
-
-/// A digest of a tokenizer's vocabulary: equal for two files that map the same strings to the same ids. Empty if there
-/// is no tokenizer to read.
-pub fn tokenizer_digest(folder: &Path) -> String {
-    let text = fs::read(folder.join("tokenizer.json")).unwrap_or_default();
-    let Ok(json) = serde_json::from_slice::<serde_json::Value>(&text) else { return String::new() };
-    let mut digest = Sha256::new();
-    // serde_json's maps are sorted by key, so the text does not depend on the file's order.
-    for part in [&json["model"]["vocab"], &json["added_tokens"]] {
-        digest.update(part.to_string());
-    }
-    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A decoder that a plugin drives.

@@ -32,6 +32,8 @@ pub fn forward(core: &mut Core, reservation: &Reservation<'_>) {
         sequences.push(if is_tree { rows.with_parents(&buffers.row_parents[range]) } else { rows });
     }
     if !sequences.is_empty() {
+        core.totals.steps += 1;
+        core.totals.rows += rows as u64;
         let out = ForwardOut { logits: &mut buffers.logits, hidden: &mut buffers.hidden };
         let mut kv = core.target.kv.view_mut();
         core.target.rows.forward(&core.target.decoder, &sequences, &mut kv, &buffers.hidden_layers, out);

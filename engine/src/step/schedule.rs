@@ -105,6 +105,7 @@ fn preempt(core: &mut Core, kv: &mut LoadedKv, id: SeqId) -> Result<(), Fault> {
     core.proposers.iter_mut().for_each(|proposer| proposer.finish(id));
     core.queue[index].forget_kv();
     core.buffers.preempted = true;
+    core.totals.preemptions += 1;
     tracing::debug!(sequence = id.0, "preempted; it will be recomputed");
     Ok(())
 }

@@ -1,4 +1,7 @@
 //! Embedding rows, by bytes written.
+//!
+//! One, six and 512 tokens from a table of 32,000 rows of bf16.
+//! Tokens are scattered, so each row is a miss.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};

@@ -1,4 +1,7 @@
 //! The norm and its fused form, by bytes of the rows.
+//!
+//! The fused form writes the residual as well, and its loop restores it; both are in its time.
+//! Width is TinyLlama's 2048.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};

@@ -1,4 +1,7 @@
 //! Rotation and the stores, by bytes of q, k and v; and the angles of a pass.
+//!
+//! The angles are computed once a pass and the rotation once a layer, so they are timed apart.
+//! Shapes are TinyLlama's: 32 query heads and 4 key heads of 64.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};

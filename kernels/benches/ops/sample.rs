@@ -1,4 +1,7 @@
 //! A draw by inverse distribution function, by bytes of the row.
+//!
+//! Two sequential f64 sums, so latency and not bandwidth is the limit.
+//! The draw ends in the second half of the vocabulary.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};

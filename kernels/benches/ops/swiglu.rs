@@ -1,4 +1,7 @@
 //! The gate, by bytes of its three rows.
+//!
+//! One, six and 512 rows of TinyLlama's inner width: decode, verification and prefill.
+//! The last is large enough to be shared between threads.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};

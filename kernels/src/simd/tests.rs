@@ -1,4 +1,7 @@
 //! The lane operations against scalar arithmetic, at every level of this machine.
+//!
+//! Bit-for-bit agreement between levels is tested here for single operations, and in `tests/ops` for whole ops.
+//! The bound on the exponential is the one that `math` documents.
 
 use super::*;
 use half::bf16;

@@ -1,4 +1,7 @@
 //! The greedy token: ties, NaN and infinities, at every length around a vector.
+//!
+//! Inputs are rounded to a coarse grid, so that ties occur at every length.
+//! NaN is placed beside infinities, which is where a vectorised check is tempted to cheat.
 
 use crate::support::values;
 use foretoken_kernels::ops::argmax;

@@ -1,4 +1,7 @@
 //! Attention against f64 on random sequences and trees, and its bits against every way of sharing a pass.
+//!
+//! Random cases mix chains and trees, contexts around the tile of 32 and head sizes that fill no vector.
+//! The invariance tests are the ones that verification of drafts rests on.
 
 use crate::support::{BF16, F32, assert_close, bits, levels, levels_and_threads, shuffled, values};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};

@@ -1,4 +1,7 @@
 //! Guidance: three f32 roundings, and nothing fused.
+//!
+//! The second test computes the three roundings by hand, and first proves that its inputs could tell a fused
+//! multiply-add from them.
 
 use crate::support::{F32, assert_close, values};
 use foretoken_kernels::ops::guide;

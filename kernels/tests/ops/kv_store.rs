@@ -1,4 +1,7 @@
 //! The two owners of one strided layout: what is written is read, slots do not overlap, and misuse is refused.
+//!
+//! Every slot of every layer gets its own contents before anything is read back, so an overlap shows.
+//! The lane has a stride larger than its slots, as an engine that packs several lanes gives it.
 
 use crate::support::values;
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut};
@@ -36,6 +39,7 @@ fn store_and_lane_keep_what_is_written() {
     fill_and_check(KvStore::new(SHAPE, 4).view_mut());
     let stride = SHAPE.bytes_per_slot() + 8;
     let mut words = vec![0f32; 4 * stride / 4];
+    // SAFETY: `words` has 4 * stride bytes, which are plain and borrowed by nobody else.
     let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 4 * stride) };
     fill_and_check(KvViewMut::over_lane(bytes, SHAPE, stride).unwrap());
 }

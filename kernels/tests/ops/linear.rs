@@ -1,4 +1,7 @@
 //! The linear against f64, and its bits against every way of sharing a pass.
+//!
+//! Shapes are odd on purpose: remainders of steps, tiles and blocks are where a second order of summation creeps in.
+//! Invariance is compared as bits, never within a tolerance.
 
 use crate::support::{BF16, F32, assert_close, bits, levels, levels_and_threads, shuffled, values};
 use foretoken_kernels::blocks::Linear;
@@ -97,4 +100,19 @@ fn a_bias_of_the_wrong_length_is_named() {
     let weight = Weight::from_f32(WeightDtype::F32, [2, 2], &[0.0; 4]);
     let error = Linear::new("q_proj", weight, Some(vec![0.0; 3])).unwrap_err();
     assert_eq!(error, KernelError::Shape { tensor: "q_proj.bias".into(), expected: vec![2], got: vec![3] });
+}
+
+/// A prefill: packing is split between threads, and chunks of inputs pass over blocks of weights.
+#[test]
+fn rows_of_a_long_pass_equal_rows_alone() {
+    let x = values(6, 300 * 131);
+    for exec in levels_and_threads() {
+        for dtype in DTYPES {
+            let layer = made(dtype, [19, 131], 5);
+            let whole = run(&exec, &layer, &x);
+            for (row, (x, whole)) in x.chunks(131).zip(whole.chunks(19)).enumerate().step_by(7) {
+                assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{exec:?} {dtype} row {row}");
+            }
+        }
+    }
 }

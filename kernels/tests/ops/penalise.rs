@@ -1,4 +1,7 @@
 //! Penalties and bias against the definition that counts anew for every token.
+//!
+//! The scratch is reused from case to case, so a count left behind would show in the next.
+//! Tokens repeat in prompt, in output and across both.
 
 use crate::support::{F32, assert_close, values};
 use foretoken_kernels::ops::penalise::reference;

@@ -1,4 +1,7 @@
 //! The thread pool: every task once, panics, nesting, oversubscription, several callers.
+//!
+//! Thread counts exceed the cores of any machine this runs on, since that is where a barrier would collapse.
+//! The panic test counts the tasks that ran besides the bad one.
 
 use foretoken_kernels::{Parallel, ThreadPool, physical_cores};
 use std::panic::{AssertUnwindSafe, catch_unwind};

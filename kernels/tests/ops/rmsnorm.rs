@@ -1,4 +1,7 @@
 //! The norm against f64, the fused form against the separate one, and rows against their batch.
+//!
+//! Five hundred rows cross the threshold above which rows are shared between threads.
+//! Fused, in-place and separate forms must agree as bits.
 
 use crate::support::{F32, assert_close, bits, levels, levels_and_threads, values};
 use foretoken_kernels::ops::rmsnorm::{reference, rmsnorm_in_place};

@@ -1,4 +1,7 @@
 //! Rotation against f64, frequencies against Hugging Face's formulas, and what lands in the slots.
+//!
+//! Positions reach into the thousands, where angles taken in f32 would already be off by more than the tolerance.
+//! Rows are compared alone and together, below and above the size that is split between threads.
 
 use crate::support::{F32, assert_close, bits, levels, levels_and_threads, values};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
@@ -79,5 +82,24 @@ fn rows_land_in_their_slots_whatever_shares_the_pass() {
         }
         together.view_mut().layer(0).read(true, 5, &mut a);
         assert_eq!(a, [0.0; 24], "the other layer is untouched");
+    }
+}
+
+/// Large enough to be split between threads, where a part must still find its own rows' angles.
+#[test]
+fn a_long_pass_rotates_each_row_by_its_own_position() {
+    let (table, positions) = (RopeTable::new(32, 10_000.0, RopeScaling::None), (0..700).rev().collect::<Vec<u32>>());
+    let x = values(4, 700 * 64);
+    for exec in levels_and_threads() {
+        let mut rope = RopeRows::new();
+        rope.fill(&table, &positions);
+        let mut whole = x.clone();
+        rotate(&exec, &rope, &mut whole);
+        for row in (0..700).step_by(23) {
+            let mut alone = x[row * 64..(row + 1) * 64].to_vec();
+            rope.fill(&table, &positions[row..row + 1]);
+            rotate(&exec, &rope, &mut alone);
+            assert_eq!(bits(&alone), bits(&whole[row * 64..(row + 1) * 64]), "{exec:?} row {row}");
+        }
     }
 }

@@ -1,4 +1,7 @@
 //! The inverse distribution function: its law, its ends, and zeros.
+//!
+//! `u` runs over the ends of its interval and beyond, because a product of two roundings can reach 1.
+//! Zeros stand before, between and after the positive tokens.
 
 use crate::support::values;
 use foretoken_kernels::ops::sample;

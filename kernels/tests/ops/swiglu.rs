@@ -1,4 +1,7 @@
 //! The gate against f64, and every element against its place.
+//!
+//! Gates far outside of the exponential's range are among the inputs, since a saturated gate is common.
+//! The place test crosses vectors, blocks and tasks.
 
 use crate::support::{F32, assert_close, bits, levels, levels_and_threads, values};
 use foretoken_kernels::ops::swiglu;

@@ -1,4 +1,7 @@
 //! The sampling order against a full sort in f64, and its edges.
+//!
+//! Where an f32 sum can put the crossing token on either side of a threshold, the threshold may move by that rounding;
+//! the kept set must then match exactly.
 
 use crate::support::{Tolerance, assert_close, values};
 use foretoken_kernels::ops::warp::reference;

@@ -1,4 +1,7 @@
 //! Weights over shared bytes: sizes, ranges, and bytes that the file left misaligned.
+//!
+//! Files are data: every way in which one can be too short or shifted is an error that names the tensor, or is
+//! repaired by a copy. SIMD level names are parsed here too, since they come from outside as well.
 
 use foretoken_kernels::{KernelError, SharedBytes, SimdLevel, Weight, WeightDtype};
 use std::sync::Arc;

@@ -34,6 +34,15 @@ unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}
 
+impl Task {
+    /// # Safety
+    /// The `parallel` call that made the task has not returned.
+    unsafe fn run(&self, index: usize) {
+        // SAFETY: `call` was made for `data`, which the caller keeps alive.
+        unsafe { (self.call)(self.data, index) }
+    }
+}
+
 type Topk = Tuple2<Token, f32>;
 
 #[repr(C)]
@@ -279,14 +288,7 @@ unsafe extern "C" fn threads(data: *const c_void) -> usize {
 
 unsafe extern "C" fn parallel(data: *const c_void, tasks: usize, task: Task) -> Crossing<()> {
     // SAFETY: as above; the trampoline catches the plugin's panics, and the plugin's frame outlives the call.
-    unsafe {
-        ask(data, "parallel", |host| {
-            host.parallel(tasks, &|index| {
-                let task = task;
-                (task.call)(task.data, index)
-            })
-        })
-    }
+    unsafe { ask(data, "parallel", |host| host.parallel(tasks, &|index| task.run(index))) }
 }
 
 unsafe extern "C" fn noise(data: *const c_void, key: NoiseKey, first: u32, mut out: RSliceMut<'_, f64>) {

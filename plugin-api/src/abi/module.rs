@@ -100,7 +100,7 @@ pub struct PartEntry {
 }
 
 impl PartEntry {
-    fn new<O: PartOptions>(name: PartName) -> Part {
+    fn part<O: PartOptions>(name: PartName) -> Part {
         Part {
             name: RStr::from_str(name.name),
             version: RStr::from_str(name.version),
@@ -115,25 +115,25 @@ impl PartEntry {
 
     /// Exports a proposer.
     pub fn proposer<P: Proposer>(name: PartName) -> Self {
-        let part = Part { proposer: RSome(super::proposer::export::<P>), ..Self::new::<P::Options>(name) };
+        let part = Part { proposer: RSome(super::proposer::export::<P>), ..Self::part::<P::Options>(name) };
         Self { part }
     }
 
     /// Exports a sampler.
     pub fn sampler<P: Sampler>(name: PartName) -> Self {
-        let part = Part { sampler: RSome(super::sampler::export::<P>), ..Self::new::<P::Options>(name) };
+        let part = Part { sampler: RSome(super::sampler::export::<P>), ..Self::part::<P::Options>(name) };
         Self { part }
     }
 
     /// Exports a scheduler.
     pub fn scheduler<P: Scheduler>(name: PartName) -> Self {
-        let part = Part { scheduler: RSome(super::scheduler::export::<P>), ..Self::new::<P::Options>(name) };
+        let part = Part { scheduler: RSome(super::scheduler::export::<P>), ..Self::part::<P::Options>(name) };
         Self { part }
     }
 
     /// Exports a KV manager.
     pub fn kv<P: KvManager>(name: PartName) -> Self {
-        let part = Part { kv: RSome(super::kv::export::<P>), ..Self::new::<P::Options>(name) };
+        let part = Part { kv: RSome(super::kv::export::<P>), ..Self::part::<P::Options>(name) };
         Self { part }
     }
 }

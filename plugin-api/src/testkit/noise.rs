@@ -13,7 +13,7 @@ pub fn uniform(key: NoiseKey, index: u32) -> f64 {
     let counter = [index / 2, key.stream as u32, (key.stream >> 32) as u32, key.completion];
     let block = philox(counter, [key.seed as u32, (key.seed >> 32) as u32]);
     let half = (index % 2) as usize * 2;
-    let bits = u64::from(block[half]) << 32 | u64::from(block[half + 1]);
+    let bits = (u64::from(block[half]) << 32) | u64::from(block[half + 1]);
     ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 

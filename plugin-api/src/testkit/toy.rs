@@ -49,8 +49,8 @@ impl ToyModel {
     /// The logits `[vocab]` of the token after `context`.
     pub fn logits(&self, context: &[Token]) -> Vec<f32> {
         let seen = &context[context.len().saturating_sub(self.order)..];
-        let state = seen.iter().fold(mix(self.seed), |state, &token| mix(state ^ u64::from(token) << 1 ^ 1));
-        let unit = |token: usize| (mix(state ^ (token as u64) << 20) >> 40) as f32 / (1u32 << 24) as f32;
+        let state = seen.iter().fold(mix(self.seed), |state, &token| mix(state ^ (u64::from(token) << 1) ^ 1));
+        let unit = |token: usize| (mix(state ^ ((token as u64) << 20)) >> 40) as f32 / (1u32 << 24) as f32;
         (0..self.vocab_size).map(|token| (unit(token) * 2.0 - 1.0) * self.spread).collect()
     }
 
@@ -81,9 +81,9 @@ impl ToyModel {
 /// SplitMix64's finaliser.
 pub(super) fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ value >> 31
+    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ (value >> 31)
 }
 
 /// A toy served as a draft model: the "KV" of a row is its token, kept in the plugin's lane.

@@ -1,4 +1,7 @@
 //! One comparison after another.
+//!
+//! Strictly greater replaces, so the first of equals stays: the rule is the loop.
+//! A NaN ends the search with `None` wherever it stands.
 
 /// The id of the greatest value, lowest on ties; `None` if empty or if there is a NaN.
 pub fn argmax(row: &[f32]) -> Option<u32> {

@@ -1,4 +1,7 @@
 //! Scores, softmax and the weighted sum in f64, one query at a time.
+//!
+//! Two passes instead of an online softmax, and the list of slots written out, so that neither tiles nor sharing can
+//! hide a mistake. Keys and values are read back as stored, since their rounding is the store's business.
 
 use super::{AttentionSeq, AttentionShape};
 use crate::blocks::KvLayer;

@@ -1,4 +1,7 @@
 //! The table's rows, one by one, through `half`'s own widening.
+//!
+//! Goes through `Weight::row_f32`, which shares no code with the op.
+//! The result is exact in f64, so the test compares with `==`.
 
 use crate::weight::Weight;
 

@@ -1,4 +1,7 @@
 //! The formula in f64.
+//!
+//! It rounds once where the op rounds three times; that the op rounds exactly three times is a test of its own.
+//! Returns a new row, where the op works in place.
 
 /// `uncond + scale * (cond - uncond)`.
 pub fn guide(cond: &[f32], uncond: &[f32], scale: f32) -> Vec<f64> {

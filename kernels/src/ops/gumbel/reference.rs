@@ -1,4 +1,7 @@
 //! The race with every logarithm taken.
+//!
+//! It makes the noise index by index through `noise::uniform`, so it also checks the blocks that the op makes.
+//! The comparison is strict: the lowest id wins a tie.
 
 use crate::noise::{NoiseKey, uniform};
 

@@ -1,4 +1,7 @@
 //! The dot products in f64, inputs rounded to bf16 for bf16 weights as the op defines.
+//!
+//! The rounding of the inputs is part of the op's definition and not an error of it, so it is done here as well;
+//! what the tolerance has to cover is then only the order and the precision of the sum.
 
 use crate::blocks::Linear;
 use crate::weight::WeightDtype;

@@ -1,4 +1,4 @@
-//! Logit bias and penalties: the first stage of the sampling order, before [`warp`](crate::ops::warp).
+//! Logit bias and penalties: the first stage of the sampling order, before [`warp`](crate::ops::warp()).
 //!
 //! The semantics are vLLM's, and Hugging Face's where it has the parameter: bias first; then `repetition` divides
 //! positive and multiplies negative logits of every token seen, in prompt or output; then `frequency` times the count

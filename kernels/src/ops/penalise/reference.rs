@@ -1,4 +1,7 @@
 //! The definition over the whole vocabulary, counting anew for every token, in f64.
+//!
+//! Takes slices where the op takes iterators, and looks at tokens that nothing has touched, too;
+//! that is what shows that the op's scratch is clean between calls.
 
 use super::Penalties;
 

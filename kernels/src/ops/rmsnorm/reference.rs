@@ -1,4 +1,7 @@
 //! The formula in f64.
+//!
+//! The mean is taken before epsilon is added, as in the paper's code and in Hugging Face's.
+//! The fused form has no reference: it must equal addition and norm bit for bit.
 
 /// `x / sqrt(mean(x^2) + eps) * weight` per row of `[rows, width]`.
 pub fn rmsnorm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {

@@ -1,4 +1,7 @@
 //! The rotation of pairs in f64, from the formula of the frequencies.
+//!
+//! Frequencies are computed here again, from theta, instead of taken from the table under test.
+//! Scalings are tested against their formulas, frequency by frequency.
 
 /// Rotates every head of `x` (`[rows, heads * head_dim]`), with `theta` and no scaling.
 pub fn rotate(x: &[f32], positions: &[u32], head_dim: usize, theta: f64) -> Vec<f64> {

@@ -1,4 +1,7 @@
 //! The definition: the first token whose cumulative share exceeds u.
+//!
+//! Sums every prefix anew, which is quadratic and leaves nothing to get wrong.
+//! The fallback to the last positive token covers a `u` that rounds up to the total.
 
 /// The drawn token, or `None` if no probability is positive.
 pub fn sample(probs: &[f32], u: f64) -> Option<u32> {

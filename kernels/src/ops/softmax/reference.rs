@@ -1,4 +1,7 @@
 //! The formula in f64.
+//!
+//! The greatest value is still subtracted first: f64 too overflows on large logits.
+//! Returns a new row, where the op works in place.
 
 /// `exp(x - max) / sum`.
 pub fn softmax(row: &[f32]) -> Vec<f64> {

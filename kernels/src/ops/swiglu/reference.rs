@@ -1,4 +1,7 @@
 //! The formula in f64.
+//!
+//! Uses the standard library's exponential, which knows nothing of the range reduction of `simd::math`.
+//! For very negative gates exp(-gate) overflows to infinity and the quotient is 0, as it should be.
 
 /// `gate / (1 + exp(-gate)) * up`.
 pub fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f64> {

@@ -1,7 +1,7 @@
 //! The one sampling order, for target and drafts alike: temperature, top-k, top-p, min-p, softmax.
 //!
 //! Verification compares target_prob with draft_prob, so both must come out of the same function. Penalties come
-//! before it ([`penalise`](crate::ops::penalise)). Truncated tokens get exactly 0.
+//! before it ([`penalise`](crate::ops::penalise())). Truncated tokens get exactly 0.
 //!
 //! "Greater" means by logit, then by lower id, so a truncation has exactly one outcome. The vocabulary is never
 //! sorted: top-k finds a threshold from block maxima, top-p first drops all tokens that together weigh less than

@@ -1,4 +1,7 @@
 //! The sampling order with a full sort, in f64.
+//!
+//! Sorts the whole vocabulary and takes each truncation from its definition, so that the selection code in `truncate`
+//! has something to be equal to. Ties keep their id order because the sort is stable.
 
 use super::WarpParams;
 

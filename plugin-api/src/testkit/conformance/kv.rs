@@ -35,7 +35,7 @@ pub(super) fn suite(fixture: &Fixture, make: MakeKvOn<'_>) -> Report {
 }
 
 fn prompt(salt: u64, len: usize) -> Vec<Token> {
-    (0..len as u64).map(|index| (mix(salt << 32 | index) % 50) as Token).collect()
+    (0..len as u64).map(|index| (mix((salt << 32) | index) % 50) as Token).collect()
 }
 
 /// Admits a sequence and computes its whole prompt.

@@ -60,7 +60,7 @@ pub(super) fn suite(fixture: &Fixture, make: MakeOn<'_, dyn ProposerSubject>) ->
 fn prompt(bench: &Bench, salt: u64, len: usize) -> Vec<Token> {
     let vocab = bench.host.toy().vocab_size() as u64;
     let period = 3 + salt % 4;
-    (0..len as u64).map(|index| (mix(salt << 8 | index % period) % vocab) as Token).collect()
+    (0..len as u64).map(|index| (mix((salt << 8) | (index % period)) % vocab) as Token).collect()
 }
 
 impl Suite<'_> {
@@ -188,7 +188,7 @@ impl Suite<'_> {
         let mut bench = self.bench_of_eight()?;
         let most = bench.runner.needs().max_draft as u32;
         for round in 0..24u64 {
-            let present = |id: &SeqId| mix(round << 8 | id.0).is_multiple_of(3);
+            let present = |id: &SeqId| mix((round << 8) | id.0).is_multiple_of(3);
             let ids: Vec<SeqId> = EIGHT.into_iter().filter(present).collect();
             let budget = if round % 5 == 4 { 0 } else { most };
             let sink = bench.runner.step(&mut *bench.part, &ids, budget).map_err(text)?;

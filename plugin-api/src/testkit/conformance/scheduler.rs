@@ -45,7 +45,7 @@ fn alone(mut part: Subject) -> Check {
 }
 
 fn jobs(count: u64, salt: u64) -> Vec<Job> {
-    let draw = |id: u64, what: u64, below: u64| (mix(salt << 32 | id << 8 | what) % below) as u32;
+    let draw = |id: u64, what: u64, below: u64| (mix((salt << 32) | (id << 8) | what) % below) as u32;
     let job = |id: u64| Job {
         priority: draw(id, 0, 3) as i32 - 1,
         ..Job::new(id + 1, 1 + draw(id, 1, 40), 1 + draw(id, 2, 12))
@@ -109,7 +109,7 @@ fn paired(fresh: &dyn Fn() -> Result<Subject, String>) -> Check {
         let mut queue = jobs(4, salt);
         for pair in 0..3u64 {
             let (cond, uncond) = (200 + 2 * pair, 201 + 2 * pair);
-            let prompt = 2 + (mix(salt << 8 | pair) % 30) as u32;
+            let prompt = 2 + (mix((salt << 8) | pair) % 30) as u32;
             let (request, max_draft) = (RequestId(cond), salt as u32 % 4);
             let half = |id, other, prompt| Job {
                 request,

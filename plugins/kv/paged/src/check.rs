@@ -109,6 +109,8 @@ mod tests {
     const A: SeqId = SeqId(1);
     const B: SeqId = SeqId(2);
 
+    type Plant = fn(&mut Paged);
+
     /// A holds slots 0..5 and has reserved 5; B shares 0..5 and has reserved 6; 7..20 are free.
     fn busy() -> Paged {
         let mut kv = Paged::with_slots(&PagedOptions { block_size: 4 }, 20).unwrap();
@@ -124,7 +126,7 @@ mod tests {
 
     #[test]
     fn planted_corruption_is_named() {
-        let cases: [(&str, fn(&mut Paged), &str); 13] = [
+        let cases: [(&str, Plant, &str); 13] = [
             ("lost reference", |kv| kv.pool.refs[0] = 1, "slot 0 has 1 references but is on 2 lists"),
             ("extra reference", |kv| kv.pool.refs[19] = 1, "slot 19 has 1 references but is on 0 lists"),
             ("duplicate", |kv| kv.list(A)[1] = Slot(0), "sequence 1: slot 0 is on its list twice"),

@@ -159,12 +159,19 @@ fn another_proposers_draft_keeps_only_what_agrees() {
     assert_eq!(rig.valid(1), 9 + 1 + 2, "the old anchor and two tokens that both drafts had");
     let expected = rig.expected(1, 5);
     assert_eq!(rig.step(&[(1, 5)], 0), [expected]);
+}
 
-    // A step without this proposer in between: what it remembers is of an older anchor.
+#[test]
+fn a_draft_is_kept_at_its_own_anchor_only() {
+    let mut rig = Rig::new(Setup::default());
+    rig.admit(1, &prompt(10));
     rig.propose(&[(1, 5)]).unwrap();
-    rig.proposer.commit(&foretoken_plugin_api::CommitBatch::new(&[])).unwrap();
+    // It missed a commit; the anchor is the same token again, three positions later.
+    let anchor = rig.live[&1].tokens[9];
+    rig.append(1, &[6, 7], anchor);
     rig.accept(&[(1, vec![], 4)]);
-    rig.accept(&[(1, vec![6, 7], 4)]);
+    let marks = rig.host.fake.fake_lanes();
+    assert_eq!((rig.valid(1), marks.valid_until(&rig.live[&1].slots[12..])), (9, vec![0]));
     let expected = rig.expected(1, 5);
     assert_eq!(rig.step(&[(1, 5)], 0), [expected]);
 }

@@ -51,11 +51,7 @@ pub fn greedy(batch: &VerifyBatch<'_>, sequence: &VerifySequence<'_>, node: Opti
 ///
 /// # Errors
 /// If they were drawn but their draft_prob was not recorded.
-pub fn draft<'a>(
-    batch: &VerifyBatch<'a>,
-    sequence: &VerifySequence<'_>,
-    parent: Option<NodeId>,
-) -> Result<Draft<'a>> {
+pub fn draft<'a>(batch: &VerifyBatch<'a>, sequence: &VerifySequence<'_>, parent: Option<NodeId>) -> Result<Draft<'a>> {
     let mode = sequence.mode(parent);
     // A leaf's mode means nothing, and nothing was recorded for it.
     if mode == ChildMode::Deterministic || sequence.children(parent).next().is_none() {

@@ -166,10 +166,11 @@ mod tests {
     fn one_child_is_kept_with_the_ratio_and_leaves_the_normalised_difference() {
         let (mut weights, draft_prob) = ([0.5, 0.3, 0.2], [0.2, 0.6, 0.2]);
         let mut asked = Vec::new();
-        let kept = judge(&mut weights, Draft::WithReplacement(&draft_prob), [(7, 1)].into_iter(), |node, probability| {
-            asked.push((node, probability));
-            false
-        });
+        let kept =
+            judge(&mut weights, Draft::WithReplacement(&draft_prob), [(7, 1)].into_iter(), |node, probability| {
+                asked.push((node, probability));
+                false
+            });
         assert_eq!(kept, None);
         assert!(asked[0].0 == 7 && (asked[0].1 - 0.5).abs() < 1e-7, "{asked:?}");
         assert_eq!(weights.map(|weight| (weight * 1e6).round()), [300_000.0, 0.0, 0.0]);

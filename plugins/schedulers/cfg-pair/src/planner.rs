@@ -130,21 +130,19 @@ impl Planner {
         }
     }
 
-    /// Admits in order, until one does not fit: a place, rows, and slots for all of it, for what admitted prompts still
-    /// lack and for one more row of each running unit. The last are what keeps it from being preempted again at once; a
-    /// unit that is alone needs only its own.
+    /// Admits in order, until one does not fit: a place, rows, slots for all of it (not only its first part), and one
+    /// more for each running unit. The last are what keeps it from being preempted again at once; a unit that is alone
+    /// needs only its own. Prompts begun earlier owe nothing here: they took their rows first, so rows are left only
+    /// where all of them are complete.
     fn admit(&mut self, running: usize) {
-        let lacking = |unit: &Unit| u64::from(unit.uncomputed - unit.rows);
-        let mut owed: u64 = self.units[..running].iter().map(lacking).sum();
         for place in running..self.units.len().min(self.limits.sequences as usize) {
             let rows = self.first_chunk(self.units[place].uncomputed);
             let unit = &mut self.units[place];
-            let reserve = if place == 0 { 0 } else { owed + place as u64 + 1 };
+            let reserve = if place == 0 { 0 } else { place as u64 + 1 };
             if rows == 0 || u64::from(unit.uncomputed) + reserve > u64::from(self.slots_left) {
                 break;
             }
             unit.rows = rows;
-            owed += lacking(unit);
             self.rows_left -= rows;
             self.slots_left -= rows;
         }

@@ -136,15 +136,21 @@ impl Rig {
         Ok(sink.into_drafts())
     }
 
+    /// Commits these tokens without telling the proposer; returns how many slots there were before.
+    pub fn append(&mut self, id: u64, kept: &[Token], next: Token) -> u32 {
+        let slots = self.take(1 + kept.len());
+        let live = self.live.get_mut(&id).unwrap();
+        let base = live.slots.len() as u32;
+        live.slots.extend(slots);
+        live.tokens.extend(kept.iter().chain([&next]));
+        base
+    }
+
     /// Commits `(id, kept, next)` of these drafts.
     pub fn accept(&mut self, verdicts: &[(u64, Vec<Token>, Token)]) {
         let mut commits = Vec::new();
         for (id, kept, next) in verdicts {
-            let slots = self.take(1 + kept.len());
-            let live = self.live.get_mut(id).unwrap();
-            let base = live.slots.len() as u32;
-            live.slots.extend(slots);
-            live.tokens.extend(kept.iter().chain([next]));
+            let base = self.append(*id, kept, *next);
             commits.push((*id, base, (0..kept.len() as NodeId).collect()));
         }
         self.commit(&commits);

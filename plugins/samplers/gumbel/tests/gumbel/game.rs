@@ -18,8 +18,7 @@ pub enum Drafter {
     Tree,
 }
 
-pub const DRAFTERS: [Drafter; 5] =
-    [Drafter::None, Drafter::Perfect, Drafter::Wrong, Drafter::Poor, Drafter::Tree];
+pub const DRAFTERS: [Drafter; 5] = [Drafter::None, Drafter::Perfect, Drafter::Wrong, Drafter::Poor, Drafter::Tree];
 
 /// The token that plain decoding samples after `context`, with the noise of its index.
 pub fn sampled(toy: &ToyModel, context: &[Token], sampling: SamplingParams, noise: NoiseKey) -> Token {

@@ -19,11 +19,9 @@ const SURE: [f32; 3] = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];
 
 #[test]
 fn broken_rows_are_errors_that_name_the_sequence_and_the_row() {
-    for (broken, what) in [
-        ([0.0, f32::NAN, 0.0], "NaN"),
-        ([f32::NEG_INFINITY; 3], "inf"),
-        ([0.0, f32::INFINITY, 0.0], "inf"),
-    ] {
+    for (broken, what) in
+        [([0.0, f32::NAN, 0.0], "NaN"), ([f32::NEG_INFINITY; 3], "inf"), ([0.0, f32::INFINITY, 0.0], "inf")]
+    {
         for sampling in [SamplingParams::GREEDY, SamplingParams::default()] {
             let anchor = verify(sampling, [broken, SURE, SURE]);
             assert!(anchor.starts_with("sequence 42, row of the anchor: ") && anchor.contains(what), "{anchor}");

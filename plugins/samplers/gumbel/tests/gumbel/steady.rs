@@ -5,15 +5,13 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Instant;
 
+use foretoken_gumbel::Gumbel;
+use foretoken_kernels::{NoiseKey as KernelKey, noise};
 use foretoken_plugin_api::types::verdict::DraftTree;
 use foretoken_plugin_api::{
     ChildMode, NO_PARENT, NodeId, NoiseKey, Sampler, SamplingParams, SeqId, TensorView, Token, Verdicts, VerifyBatch,
     VerifySequence,
 };
-use foretoken_gumbel::Gumbel;
-use foretoken_kernels::{NoiseKey as KernelKey, noise};
-
-
 
 struct Counting;
 

@@ -48,11 +48,8 @@ fn verify(sampler: &mut impl Sampler, sampling: SamplingParams, rows: &[[f32; 3]
     let (prob_rows, modes) = ([u32::MAX; 3], [mode; 3]);
     let tree = DraftTree::new(&[1, 1], &[NO_PARENT, 0], &modes, &prob_rows);
     let sequences = [VerifySequence::new(SeqId(42), 0, 0, sampling, NoiseKey::new(7, 0)).with_tree(tree)];
-    let batch = VerifyBatch::new(
-        TensorView::from_f32(rows.as_flattened(), 3, 3),
-        TensorView::from_f32(&[], 0, 3),
-        &sequences,
-    );
+    let batch =
+        VerifyBatch::new(TensorView::from_f32(rows.as_flattened(), 3, 3), TensorView::from_f32(&[], 0, 3), &sequences);
     let (mut next_tokens, mut keep_lens, mut keep) = ([0], [0], [0; 2]);
     let mut verdicts = Verdicts::new(&mut next_tokens, &mut keep_lens, &mut keep, 2);
     sampler.verify(&batch, &mut verdicts).map_or_else(|error| error.to_string(), |()| "no error".to_owned())
@@ -60,11 +57,9 @@ fn verify(sampler: &mut impl Sampler, sampling: SamplingParams, rows: &[[f32; 3]
 
 fn assert_named(sampler: &mut impl Sampler) {
     const SURE: [f32; 3] = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];
-    for (broken, what) in [
-        ([0.0, f32::NAN, 0.0], "NaN"),
-        ([f32::NEG_INFINITY; 3], "inf"),
-        ([0.0, f32::INFINITY, 0.0], "inf"),
-    ] {
+    for (broken, what) in
+        [([0.0, f32::NAN, 0.0], "NaN"), ([f32::NEG_INFINITY; 3], "inf"), ([0.0, f32::INFINITY, 0.0], "inf")]
+    {
         for sampling in [SamplingParams::GREEDY, SamplingParams::default()] {
             let anchor = verify(sampler, sampling, &[broken, SURE, SURE], ChildMode::Deterministic);
             assert!(anchor.starts_with("sequence 42, row of the anchor: ") && anchor.contains(what), "{anchor}");

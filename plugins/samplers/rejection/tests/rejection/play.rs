@@ -25,8 +25,7 @@ pub const TREES: [&[NodeId]; 4] = [
     &[NO_PARENT, NO_PARENT, 0, 0],
     &[NO_PARENT, NO_PARENT, 0, 0, 1, 2],
 ];
-pub const MODES: [ChildMode; 3] =
-    [ChildMode::Deterministic, ChildMode::WithReplacement, ChildMode::WithoutReplacement];
+pub const MODES: [ChildMode; 3] = [ChildMode::Deterministic, ChildMode::WithReplacement, ChildMode::WithoutReplacement];
 
 impl Shape {
     pub fn new(parents: &'static [NodeId], mode: ChildMode) -> Self {

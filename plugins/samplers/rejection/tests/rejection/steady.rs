@@ -59,10 +59,12 @@ impl Rows {
 
     fn verify(&self, sampler: &mut impl Sampler, sampling: SamplingParams, tokens: &[Token], step: u32) -> usize {
         let sequences = self.logits.len() / self.vocab / (NODES + 1);
-        let trees: [[u32; NODES + 1]; 8] = std::array::from_fn(|i| std::array::from_fn(|row| match row {
-            NODES => u32::MAX,
-            _ => (i * NODES + row) as u32,
-        }));
+        let trees: [[u32; NODES + 1]; 8] = std::array::from_fn(|i| {
+            std::array::from_fn(|row| match row {
+                NODES => u32::MAX,
+                _ => (i * NODES + row) as u32,
+            })
+        });
         let parents: [NodeId; NODES] = [NO_PARENT, 0, 1, 2];
         let modes = [ChildMode::WithReplacement; NODES + 1];
         let views: [VerifySequence<'_>; 8] = std::array::from_fn(|i| {
