@@ -36,7 +36,9 @@ const AUTO_MEMORY_SHARE: usize = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// There is no model where the config points.
-    #[error("there is no model at {path}\n  fix: set model.path to a Hugging Face folder (config.json, *.safetensors, tokenizer.json)")]
+    #[error(
+        "there is no model at {path}\n  fix: set model.path to a Hugging Face folder (config.json, *.safetensors, tokenizer.json)"
+    )]
     NoModel {
         /// Where it was looked for.
         path: std::path::PathBuf,
@@ -75,8 +77,7 @@ impl Engine {
         let exec = Exec::cpu(config.threads.unwrap_or_else(physical_cores))?;
         let architecture = Architecture::open(&config.model).map_err(DecoderError::from)?;
         let tokenizer = Arc::new(Tokenizer::open(&config.model, &architecture)?);
-        let kv_shape =
-            KvShape { layers: architecture.layers, kv_dim: architecture.kv_width(), dtype: config.kv_dtype };
+        let kv_shape = KvShape { layers: architecture.layers, kv_dim: architecture.kv_width(), dtype: config.kv_dtype };
         let num_slots = config.num_slots.unwrap_or_else(|| auto_slots(kv_shape, architecture.max_positions));
         let shared = shared(&config, &architecture, &tokenizer, &exec);
         let mut parts = Parts { registry: Registry::new(config.plugins.clone()), shared: Arc::clone(&shared) };
@@ -213,7 +214,9 @@ fn check_needs(proposer: &ProposerSlot, architecture: &Architecture) -> Result<(
         LaneSource::Plugin => None,
     });
     match wanted.flatten().find(|layer| **layer > layers) {
-        Some(layer) => refuse(format!("it wants hidden rows of layer {layer}; the model has {layers} (0-based, {layers} is the final norm)")),
+        Some(layer) => refuse(format!(
+            "it wants hidden rows of layer {layer}; the model has {layers} (0-based, {layers} is the final norm)"
+        )),
         None => Ok(()),
     }
 }
@@ -230,4 +233,3 @@ fn hidden_layers(proposers: &[ProposerSlot]) -> Vec<usize> {
     layers.dedup();
     layers
 }
-

@@ -128,6 +128,9 @@ pub struct DemoArgs {
     /// Tokens per prompt
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub max_tokens: usize,
+    /// Prompts of your own, a JSON line each, instead of the built-in ones
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub prompts: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -49,13 +49,7 @@ pub struct TreeSetup {
 
 impl Default for TreeSetup {
     fn default() -> Self {
-        Self {
-            budget: 0,
-            branches: false,
-            params: SamplingParams::GREEDY,
-            noise: NoiseKey::new(0, 0),
-            output_index: 0,
-        }
+        Self { budget: 0, branches: false, params: SamplingParams::GREEDY, noise: NoiseKey::new(0, 0), output_index: 0 }
     }
 }
 
@@ -267,12 +261,7 @@ impl DraftStore {
         Ok(self.trees[tree].add(parent, token))
     }
 
-    fn try_draw(
-        &mut self,
-        tree: usize,
-        parent: Option<NodeId>,
-        logits: &[f32],
-    ) -> Result<(NodeId, Token), DraftError> {
+    fn try_draw(&mut self, tree: usize, parent: Option<NodeId>, logits: &[f32]) -> Result<(NodeId, Token), DraftError> {
         let mode = self.draw_mode(tree, ChildMode::WithReplacement);
         self.trees[tree].check(parent, mode)?;
         self.warp_row(tree, logits)?;

@@ -16,8 +16,8 @@ use foretoken_plugin_api::{ForwardSequence, KvStats, LogitRows, RequestId, SeqId
 use crate::config::{Config, Sampling};
 use crate::drafts::DraftStore;
 use crate::metrics::SequenceStats;
-use crate::model::{Decoder, ForwardOut};
 use crate::model::rows::Rows;
+use crate::model::{Decoder, ForwardOut};
 use crate::plugins::host::Shared;
 use crate::plugins::proposers::ProposerSlot;
 use crate::request::{Event, Request, RequestError};
@@ -57,7 +57,7 @@ pub struct Core {
     pub(crate) sampler: LoadedSampler,
     pub(crate) scheduler: LoadedScheduler,
     pub(crate) drafts: DraftStore,
-    pub(crate) queue: Vec<Box<Sequence>>,
+    pub(crate) queue: Vec<Sequence>,
     pub(crate) templates: Vec<Template>,
     pub(crate) buffers: StepBuffers,
     pub(crate) next_id: u64,
@@ -101,7 +101,7 @@ impl Engine {
                 (true, _) => Sharing::Sibling,
             };
             let sequence = self.core.sequence(id, index, sharing, &request.prompt, &sampling, request.text);
-            self.core.queue.push(Box::new(sequence));
+            self.core.queue.push(sequence);
         }
         Ok(id)
     }
@@ -207,7 +207,7 @@ impl Engine {
     }
 
     /// The queue's index of a sequence.
-    pub(crate) fn index_of(queue: &[Box<Sequence>], id: SeqId) -> Option<usize> {
+    pub(crate) fn index_of(queue: &[Sequence], id: SeqId) -> Option<usize> {
         queue.binary_search_by_key(&id, |sequence| sequence.id).ok()
     }
 }
@@ -343,7 +343,7 @@ impl Core {
     /// A leader ended before the prompt was computed: the next sibling leads.
     fn promote_sibling(&mut self, index: usize) {
         let request = self.queue[index].request;
-        let waiting = |sequence: &&mut Box<Sequence>| {
+        let waiting = |sequence: &&mut Sequence| {
             sequence.request == request && sequence.sharing == Sharing::Sibling && sequence.finished.is_none()
         };
         if let Some(next) = self.queue.iter_mut().find(waiting) {

@@ -18,6 +18,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log();
+    end_quietly_when_nobody_reads();
     let result = match cli.command {
         None => {
             commands::welcome();
@@ -32,6 +33,17 @@ fn main() -> ExitCode {
         eprintln!("error: {error:#}");
         ExitCode::from(status(&error))
     })
+}
+
+/// `foretoken .. | head` closes stdout early; `println!` would panic over it.
+fn end_quietly_when_nobody_reads() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str().is_some_and(|text| text.contains("Broken pipe")) {
+            std::process::exit(0);
+        }
+        report(panic);
+    }));
 }
 
 /// 2 for what the user can mend in the command line or the config, 1 for everything else.

@@ -6,7 +6,7 @@ use serde::Serialize;
 pub const MAX_POSITIONS: usize = 64;
 
 /// Counters of one completion.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SequenceStats {
     /// Target passes with a decode row of this sequence.
     pub steps: u64,
@@ -16,10 +16,8 @@ pub struct SequenceStats {
     pub drafted: u64,
     /// Nodes kept.
     pub accepted: u64,
-    /// Steps by the length of the kept path.
-    kept_lens: [u32; MAX_POSITIONS + 1],
-    /// Steps with drafts by the share kept, in whole per cent.
-    shares: [u32; 101],
+    /// Steps by what was kept; boxed, so that a sequence stays small to move.
+    histograms: Box<Histograms>,
     /// Nanoseconds of proposers, its share by rows.
     pub draft_ns: u64,
     /// Nanoseconds of the target's passes and verification, its share by rows.
@@ -30,20 +28,17 @@ pub struct SequenceStats {
     pub wall_ns: u64,
 }
 
-impl Default for SequenceStats {
+#[derive(Debug, Clone)]
+struct Histograms {
+    /// Steps by the length of the kept path.
+    kept_lens: [u32; MAX_POSITIONS + 1],
+    /// Steps with drafts by the share kept, in whole per cent.
+    shares: [u32; 101],
+}
+
+impl Default for Histograms {
     fn default() -> Self {
-        Self {
-            steps: 0,
-            tokens: 0,
-            drafted: 0,
-            accepted: 0,
-            kept_lens: [0; MAX_POSITIONS + 1],
-            shares: [0; 101],
-            draft_ns: 0,
-            verify_ns: 0,
-            overhead_ns: 0,
-            wall_ns: 0,
-        }
+        Self { kept_lens: [0; MAX_POSITIONS + 1], shares: [0; 101] }
     }
 }
 
@@ -60,9 +55,9 @@ impl SequenceStats {
         self.tokens += accepted as u64;
         self.drafted += drafted as u64;
         self.accepted += accepted as u64;
-        self.kept_lens[accepted.min(MAX_POSITIONS)] += 1;
+        self.histograms.kept_lens[accepted.min(MAX_POSITIONS)] += 1;
         if let Some(share) = (100 * accepted).checked_div(drafted) {
-            self.shares[share.min(100)] += 1;
+            self.histograms.shares[share.min(100)] += 1;
         }
     }
 
@@ -72,8 +67,8 @@ impl SequenceStats {
         self.tokens += other.tokens;
         self.drafted += other.drafted;
         self.accepted += other.accepted;
-        self.kept_lens.iter_mut().zip(other.kept_lens).for_each(|(to, from)| *to += from);
-        self.shares.iter_mut().zip(other.shares).for_each(|(to, from)| *to += from);
+        self.histograms.kept_lens.iter_mut().zip(other.histograms.kept_lens).for_each(|(to, from)| *to += from);
+        self.histograms.shares.iter_mut().zip(other.histograms.shares).for_each(|(to, from)| *to += from);
         self.draft_ns += other.draft_ns;
         self.verify_ns += other.verify_ns;
         self.overhead_ns += other.overhead_ns;
@@ -86,9 +81,9 @@ impl SequenceStats {
     }
 
     fn acceptance_p50(&self) -> f64 {
-        let total: u32 = self.shares.iter().sum();
+        let total: u32 = self.histograms.shares.iter().sum();
         let mut seen = 0;
-        let median = self.shares.iter().position(|count| {
+        let median = self.histograms.shares.iter().position(|count| {
             seen += count;
             2 * seen >= total
         });
@@ -97,8 +92,9 @@ impl SequenceStats {
 
     /// `[i]`: share of steps whose kept path is longer than `i`.
     pub fn accepted_per_position(&self) -> Vec<f64> {
-        let longest = self.kept_lens.iter().rposition(|count| *count > 0).unwrap_or(0);
-        let longer = |position: usize| self.kept_lens[position + 1..].iter().map(|count| u64::from(*count)).sum();
+        let longest = self.histograms.kept_lens.iter().rposition(|count| *count > 0).unwrap_or(0);
+        let longer =
+            |position: usize| self.histograms.kept_lens[position + 1..].iter().map(|count| u64::from(*count)).sum();
         (0..longest).map(|position| ratio(longer(position), self.steps)).collect()
     }
 

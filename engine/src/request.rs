@@ -31,7 +31,9 @@ pub enum RequestError {
         context: usize,
     },
     /// The KV could never hold it.
-    #[error("the prompt has {tokens} tokens, but the KV has only {slots} slots\n  fix: raise kv.num_slots, or shorten the prompt")]
+    #[error(
+        "the prompt has {tokens} tokens, but the KV has only {slots} slots\n  fix: raise kv.num_slots, or shorten the prompt"
+    )]
     NeverFits {
         /// Tokens of the prompt.
         tokens: usize,

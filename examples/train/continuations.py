@@ -3,8 +3,8 @@
 Neighbours: `train.py` mixes them into the batches of tiny-draft, `unlikelihood.py` tunes tiny on them; `decode.py`
 generates.
 
-Surprising decision: half of what the draft reads in its last stage is not human text. While decoding, the draft is asked about texts
-the target wrote, whose habits (above all its repetitions) are rare in any corpus; a draft trained on text alone is
+Surprising decision: half of what the draft reads in its last stage is not human text. While decoding, it is asked about
+text the target wrote, whose habits (above all its repetitions) are rare in any corpus; a draft trained on text alone is
 accepted less (DistillSpec, arXiv 2310.08461). Prompts are training text only, so the held-out files stay unseen.
 """
 
@@ -39,5 +39,6 @@ def write(target: Llama, sampler: Sampler, batches: int) -> np.ndarray:
 def load_or_write(target: Llama, sampler: Sampler, batches: int, path: Path) -> np.ndarray:
     """The stream kept at `path`, written first if it is not there."""
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, write(target, sampler, batches))
     return np.load(path)

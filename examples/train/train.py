@@ -201,9 +201,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def draft_sampler(sampler: Sampler, teacher: Llama, batches: int, work: Path) -> Sampler:
+def draft_sampler(sampler: Sampler, teacher: Llama, batches: int, folder: Path) -> Sampler:
     """The training mix, thinned to make room for text that the teacher wrote."""
-    written = continuations.load_or_write(teacher, sampler, batches, work / "continuations.npy")
+    written = continuations.load_or_write(teacher, sampler, batches, folder / "continuations.npy")
     mix = {name: share * (1 - continuations.SHARE) for name, share in sampler.mix.items()}
     mix["continuations"] = continuations.SHARE
     return Sampler({**sampler.streams, "continuations": written}, mix, sampler.bos_id, sampler.seed)
@@ -238,7 +238,7 @@ def main() -> None:
         if name == "tiny-draft":
             model = trained(args.work, "draft-text", device)
             teacher = trained(args.work, "tiny-tuned", device).eval().requires_grad_(False)
-            sampler = draft_sampler(text, teacher, args.continuations, args.work)
+            sampler = draft_sampler(text, teacher, args.continuations, args.work / name)
         run = Run(
             name=name,
             sampler=sampler,

@@ -80,7 +80,6 @@ def unlearn(model: Llama, sampler: Sampler, written: np.ndarray, steps: int, com
 
 def tune(model: Llama, sampler: Sampler, steps: int, work: Path, compiled: bool) -> None:
     """Unlearns repetitions in place, then goes part of the way back."""
-    work.mkdir(parents=True, exist_ok=True)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     written = continuations.load_or_write(model, sampler, BATCHES, work / "continuations.npy")
     unlearn(model, sampler, written, steps, compiled)

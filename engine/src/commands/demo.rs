@@ -1,8 +1,9 @@
 //! `demo`: what a newcomer runs first. Plain decoding against each built-in config, on the shipped model.
 //!
 //! The configs are compiled in and read relative to the checkout's `configs/` folder; plugins come from the program's
-//! own folder, where the build put them. Every config runs every prompt once; outputs are compared token by token.
+//! own folder, where the build put them. Every config runs every prompt once, in turn; outputs are compared by token.
 
+use std::collections::HashSet;
 use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,8 +29,10 @@ const PROMPTS: [&str; 3] = [
     "    def test_append(self):\n        self.assertEqual(self.list.append(1), None)\n\n    def test_extend(self):\n        self.assertEqual(self.list.extend([1, 2]), None)\n\n    def test_insert(self):\n",
 ];
 
-/// One config's run over all prompts.
-struct Outcome {
+/// One config and what it has done so far.
+struct Contender {
+    name: &'static str,
+    engine: Engine,
     completions: Vec<Completion>,
     stats: SequenceStats,
     milliseconds: f64,
@@ -37,43 +40,96 @@ struct Outcome {
 
 pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let folder = configs_folder()?;
-    println!("Each config continues {} prompts by {} tokens, greedily, one at a time.\n", PROMPTS.len(), args.max_tokens);
-    println!("{:<12} {:>7} {:>12} {:>9} {:>9}   output", "config", "passes", "tokens/pass", "ms", "speed");
-    let mut plain: Option<Outcome> = None;
-    let mut shown = None;
+    let mut contenders = CONFIGS
+        .iter()
+        .map(|(name, text)| Contender::new(name, built_in(name, text, &folder)?))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let prompts = match &args.prompts {
+        Some(path) => super::prompts::texts(path)?,
+        None => PROMPTS.iter().map(ToString::to_string).collect(),
+    };
+    println!(
+        "Each config continues {} prompts by {} tokens, greedily, one at a time.\n",
+        prompts.len(),
+        args.max_tokens
+    );
+    // Interleaved, so that a machine that speeds up or slows down does so for all.
+    for (number, prompt) in prompts.iter().enumerate() {
+        let count = contenders.len();
+        (0..count).try_for_each(|turn| contenders[(number + turn) % count].run(prompt, args.max_tokens))?;
+    }
+    let all_equal = print_table(&contenders);
+    println!(
+        "\nA pass reads all weights once. On a model too large for the caches that read is the time, so passes saved"
+    );
+    println!("are time saved; the shipped model is tiny, so here the drafts' own cost shows as well.");
+    if args.prompts.is_none() {
+        let last = contenders.last_mut().expect("there are three");
+        show(&mut last.engine, args.max_tokens)?;
+        println!("\nNext: foretoken run configs/ngram.toml --prompt \"def \" --show-drafts");
+    }
+    Ok(if all_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints a row per config; returns whether all outputs are equal.
+fn print_table(contenders: &[Contender]) -> bool {
+    let plain = &contenders[0];
+    println!("{:<12} {:>7} {:>12} {:>10} {:>8}   output", "config", "passes", "tokens/pass", "tokens/s", "speed");
     let mut all_equal = true;
-    for (name, text) in CONFIGS {
-        let mut engine = Engine::new(built_in(name, text, &folder)?)?;
-        let outcome = run(&mut engine, args.max_tokens)?;
-        let reference = plain.as_ref().unwrap_or(&outcome);
-        let equal = tokens(reference).eq(tokens(&outcome));
+    for contender in contenders {
+        let equal = plain.tokens().eq(contender.tokens());
         all_equal &= equal;
-        let verdict = match (plain.is_none(), equal) {
+        let verdict = match (contender.name == plain.name, equal) {
             (true, _) => "(the reference)",
             (_, true) => "equal, token for token",
             (_, false) => "DIFFERENT",
         };
+        let count: usize = contender.tokens().map(<[u32]>::len).sum();
         println!(
-            "{name:<12} {:>7} {:>12.2} {:>9.0} {:>8.2}x   {verdict}",
-            outcome.stats.steps,
-            outcome.stats.tokens_per_step(),
-            outcome.milliseconds,
-            reference.milliseconds / outcome.milliseconds,
+            "{:<12} {:>7} {:>12.2} {:>10.0} {:>7.2}x   {verdict}",
+            contender.name,
+            contender.stats.steps,
+            contender.stats.tokens_per_step(),
+            count as f64 * 1e3 / contender.milliseconds,
+            plain.milliseconds / contender.milliseconds,
         );
-        plain.get_or_insert(outcome);
-        shown = Some(engine);
     }
-    println!("\nA pass reads all weights once. On a model too large for the caches that read is the time, so passes saved");
-    println!("are time saved; the shipped model is tiny, so here the drafts' own cost shows as well.");
-    if let Some(engine) = &mut shown {
-        show(engine, args.max_tokens)?;
-    }
-    println!("\nNext: foretoken run configs/ngram.toml --prompt \"def \" --show-drafts");
-    Ok(if all_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!(
+        "\n{:.0} % of the 4-grams of an output are distinct (text that repeats itself is easy to guess).",
+        100.0 * distinct(plain)
+    );
+    all_equal
 }
 
-fn tokens(outcome: &Outcome) -> impl Iterator<Item = &[u32]> {
-    outcome.completions.iter().map(Completion::tokens)
+/// The mean share of distinct 4-grams of the completions.
+fn distinct(contender: &Contender) -> f64 {
+    let share = |tokens: &[u32]| {
+        let all = tokens.windows(4).count().max(1);
+        tokens.windows(4).collect::<HashSet<_>>().len() as f64 / all as f64
+    };
+    contender.tokens().map(share).sum::<f64>() / contender.completions.len().max(1) as f64
+}
+
+impl Contender {
+    fn new(name: &'static str, config: Config) -> anyhow::Result<Self> {
+        let mut engine = Engine::new(config)?;
+        // The first pass pays for page faults and clock ramps; it is not part of any config's time.
+        one(&mut engine, PROMPTS[0], 8, &mut |_| ())?;
+        Ok(Self { name, engine, completions: Vec::new(), stats: SequenceStats::default(), milliseconds: 0.0 })
+    }
+
+    fn run(&mut self, prompt: &str, max_tokens: usize) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let completion = one(&mut self.engine, prompt, max_tokens, &mut |_| ())?;
+        self.milliseconds += start.elapsed().as_secs_f64() * 1e3;
+        self.stats.merge(&completion.stats);
+        self.completions.push(completion);
+        Ok(())
+    }
+
+    fn tokens(&self) -> impl Iterator<Item = &[u32]> {
+        self.completions.iter().map(Completion::tokens)
+    }
 }
 
 /// The checkout's `configs` folder: beside the program's target folder, or under the current one.
@@ -82,7 +138,8 @@ fn configs_folder() -> anyhow::Result<PathBuf> {
     let above = program.iter().flat_map(|program| program.ancestors()).map(Path::to_owned);
     let mut roots = above.chain(std::env::current_dir());
     let found = roots.find(|root| root.join("examples/models/tiny/config.json").is_file());
-    let missing = || UsageError("the shipped model examples/models/tiny is not here: run demo inside the checkout".to_owned());
+    let missing =
+        || UsageError("the shipped model examples/models/tiny is not here: run demo inside the checkout".to_owned());
     Ok(found.ok_or_else(missing)?.join("configs"))
 }
 
@@ -91,18 +148,6 @@ fn built_in(name: &str, text: &str, folder: &Path) -> anyhow::Result<Config> {
     let dirs: Vec<String> = dirs.iter().map(|dir| format!("{:?}", dir.to_string_lossy())).collect();
     let own: Override = format!("plugins.dirs=[{}]", dirs.join(", ")).parse()?;
     Ok(config::parse(text, &format!("the built-in config {name}"), folder, &[own])?)
-}
-
-fn run(engine: &mut Engine, max_tokens: usize) -> anyhow::Result<Outcome> {
-    // The first pass pays for page faults and clock ramps; it is not part of any config's time.
-    one(engine, PROMPTS[0], 8, &mut |_| ())?;
-    let start = Instant::now();
-    let completions = PROMPTS.iter().map(|prompt| one(engine, prompt, max_tokens, &mut |_| ()));
-    let completions = completions.collect::<anyhow::Result<Vec<_>>>()?;
-    let milliseconds = start.elapsed().as_secs_f64() * 1e3;
-    let mut stats = SequenceStats::default();
-    completions.iter().for_each(|completion| stats.merge(&completion.stats));
-    Ok(Outcome { completions, stats, milliseconds })
 }
 
 fn one(
@@ -129,7 +174,10 @@ fn one(
 fn show(engine: &mut Engine, max_tokens: usize) -> anyhow::Result<()> {
     let colour = stdout().is_terminal();
     let (on, off) = if colour { ("\x1b[32m", "\x1b[0m") } else { ("[", "]") };
-    println!("\nThe last config again; what its drafts guessed right is {}:\n", if colour { "green" } else { "in brackets" });
+    println!(
+        "\nThe last config again; what its drafts guessed right is {}:\n",
+        if colour { "green" } else { "in brackets" }
+    );
     print!("{}", PROMPTS[0]);
     let mut inside = false;
     one(engine, PROMPTS[0], max_tokens, &mut |event| {

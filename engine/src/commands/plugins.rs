@@ -68,7 +68,10 @@ fn show(name: &str, args: &PluginsDirArgs) -> anyhow::Result<ExitCode> {
     let path = library.path.display().to_string();
     if args.json {
         let (version, about) = (part.version(), part.about());
-        println!("{}", json!({ "kind": kind, "name": name, "version": version, "about": about, "path": path, "options": schema }));
+        println!(
+            "{}",
+            json!({ "kind": kind, "name": name, "version": version, "about": about, "path": path, "options": schema })
+        );
         return Ok(ExitCode::SUCCESS);
     }
     println!("{kind} `{name}` {}: {}", part.version(), part.about());

@@ -74,6 +74,18 @@ pub fn requests(
     }
 }
 
+/// The prompts of a file of JSON lines, as text.
+pub fn texts(path: &Path) -> anyhow::Result<Vec<String>> {
+    let text = read(path)?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let prompts = lines.map(|(number, line)| match parse_line(line) {
+        Ok((Prompt::Text(text), _)) => Ok(text),
+        Ok((Prompt::Tokens(_), _)) => Err(UsageError(format!("{}:{}: text wanted", path.display(), number + 1)).into()),
+        Err(error) => Err(UsageError(format!("{}:{}: {error}", path.display(), number + 1)).into()),
+    });
+    prompts.collect()
+}
+
 fn read(path: &Path) -> anyhow::Result<String> {
     let bytes = fs::read(path).map_err(|error| UsageError(format!("cannot read {}: {error}", path.display())))?;
     let wrong = |error: std::string::FromUtf8Error| {

@@ -45,7 +45,9 @@ pub enum ConfigError {
         expected: &'static str,
     },
     /// A `--set` that is not `key=value`.
-    #[error("--set {text}: {problem}\n  fix: write it as --set a.b=VALUE with VALUE in TOML, as in --set sampler.plugin='\"gumbel\"'")]
+    #[error(
+        "--set {text}: {problem}\n  fix: write it as --set a.b=VALUE with VALUE in TOML, as in --set sampler.plugin='\"gumbel\"'"
+    )]
     Override {
         /// What was given.
         text: String,

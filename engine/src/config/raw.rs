@@ -199,7 +199,8 @@ pub(super) fn syntax(error: &toml::de::Error, text: &str, place: &str) -> Config
     let message = error.message().to_owned();
     // serde's message is "unknown field `a`, expected one of `b`, `c`": the names are between backticks.
     let mut names = message.split('`').skip(1).step_by(2);
-    let hint = names.next().filter(|_| message.starts_with("unknown field")).and_then(|unknown| nearest(unknown, names));
+    let hint =
+        names.next().filter(|_| message.starts_with("unknown field")).and_then(|unknown| nearest(unknown, names));
     let hint = hint.map_or_else(String::new, |name| format!("\n  fix: did you mean `{name}`?"));
     ConfigError::Syntax { place, message, hint }
 }

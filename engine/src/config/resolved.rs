@@ -164,7 +164,9 @@ impl Config {
 fn check_device(device: Option<&str>) -> Result<(), ConfigError> {
     match device {
         None | Some("auto" | "cpu") => Ok(()),
-        Some(other) => Err(value("model.device", format!("{other:?}"), "\"auto\" or \"cpu\" (this build has no other)")),
+        Some(other) => {
+            Err(value("model.device", format!("{other:?}"), "\"auto\" or \"cpu\" (this build has no other)"))
+        }
     }
 }
 
@@ -239,7 +241,8 @@ impl Sampling {
         self.max_draft = raw.num_speculative_tokens.or(self.max_draft);
         self.proposer = raw.proposer.or(self.proposer);
         if let Some(scale) = raw.guidance_scale.filter(|scale| *scale != 1.0) {
-            let expected = "1.0: guidance runs pairs, and the scheduler does not plan pairs; it needs the scheduler `cfg-pair`";
+            let expected =
+                "1.0: guidance runs pairs, and the scheduler does not plan pairs; it needs the scheduler `cfg-pair`";
             return Err(value("sampling.guidance_scale", scale, expected));
         }
         self.validate()

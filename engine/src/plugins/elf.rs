@@ -16,7 +16,8 @@ pub fn truncated(bytes: &[u8]) -> Option<String> {
     let (table, entry, count) = (number(table), number(entry), number(count));
     for index in 0..count {
         let start = table.saturating_add(index * entry);
-        let (Some(offset), Some(size)) = (header(start.saturating_add(8), 8), header(start.saturating_add(32), 8)) else {
+        let (Some(offset), Some(size)) = (header(start.saturating_add(8), 8), header(start.saturating_add(32), 8))
+        else {
             return short();
         };
         let end = number(offset).saturating_add(number(size));

@@ -202,4 +202,3 @@ impl TensorsApi for HostTensors {
         view.ok_or_else(|| Error::failed(format!("tensor {name} is not aligned in its file; save the file again")))
     }
 }
-

@@ -16,13 +16,17 @@ use sha2::{Digest, Sha256};
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Step 1: there is no such file.
-    #[error("plugin library {path} does not exist\n  fix: build it (cargo build --release --workspace) or correct the path")]
+    #[error(
+        "plugin library {path} does not exist\n  fix: build it (cargo build --release --workspace) or correct the path"
+    )]
     Missing {
         /// The file.
         path: PathBuf,
     },
     /// Step 2: the file is not the pinned one.
-    #[error("plugin library {path} does not match its pin\n  expected sha256 {expected}\n  found    sha256 {found}\n  fix: rebuild the pinned version, or update [plugins].sha256 if you trust this file")]
+    #[error(
+        "plugin library {path} does not match its pin\n  expected sha256 {expected}\n  found    sha256 {found}\n  fix: rebuild the pinned version, or update [plugins].sha256 if you trust this file"
+    )]
     Pin {
         /// The file.
         path: PathBuf,
@@ -32,7 +36,9 @@ pub enum LoadError {
         found: String,
     },
     /// Step 3: the system's loader refuses it.
-    #[error("{path} cannot be opened as a library: {reason}\n  fix: give the path of a shared library built for this machine")]
+    #[error(
+        "{path} cannot be opened as a library: {reason}\n  fix: give the path of a shared library built for this machine"
+    )]
     NotALibrary {
         /// The file.
         path: PathBuf,
@@ -40,7 +46,9 @@ pub enum LoadError {
         reason: String,
     },
     /// Step 4: a library, but not one of ours.
-    #[error("{path} is a library but not a foretoken plugin: {reason}\n  fix: it must be a cdylib with an export_plugin! line")]
+    #[error(
+        "{path} is a library but not a foretoken plugin: {reason}\n  fix: it must be a cdylib with an export_plugin! line"
+    )]
     NotAPlugin {
         /// The file.
         path: PathBuf,
@@ -48,7 +56,9 @@ pub enum LoadError {
         reason: String,
     },
     /// Step 5: another API level.
-    #[error("{path} was built for plugin API level {found}, this engine has level {expected}\n  fix: rebuild the plugin with foretoken-plugin-api {expected}.x")]
+    #[error(
+        "{path} was built for plugin API level {found}, this engine has level {expected}\n  fix: rebuild the plugin with foretoken-plugin-api {expected}.x"
+    )]
     Level {
         /// The file.
         path: PathBuf,
@@ -58,13 +68,17 @@ pub enum LoadError {
         found: u32,
     },
     /// Step 6: its panics would abort the process.
-    #[error("{path} was built with panic = \"abort\", so its panics cannot be contained\n  fix: rebuild it with panic = \"unwind\"")]
+    #[error(
+        "{path} was built with panic = \"abort\", so its panics cannot be contained\n  fix: rebuild it with panic = \"unwind\""
+    )]
     Panics {
         /// The file.
         path: PathBuf,
     },
     /// Step 7: the layout of what crosses differs.
-    #[error("{path} (built by {rustc}): {reason}\n  fix: rebuild the plugin against a released foretoken-plugin-api of level {API_LEVEL}")]
+    #[error(
+        "{path} (built by {rustc}): {reason}\n  fix: rebuild the plugin against a released foretoken-plugin-api of level {API_LEVEL}"
+    )]
     Layout {
         /// The file.
         path: PathBuf,
@@ -74,7 +88,9 @@ pub enum LoadError {
         rustc: String,
     },
     /// Step 8: a part of another kind than its slot in the config.
-    #[error("{path}: part `{part}` is a {found}, but [{expected}] asks for a {expected}\n  fix: name it under [{found}], or choose a {expected}")]
+    #[error(
+        "{path}: part `{part}` is a {found}, but [{expected}] asks for a {expected}\n  fix: name it under [{found}], or choose a {expected}"
+    )]
     Kind {
         /// The file.
         path: PathBuf,
@@ -96,7 +112,9 @@ pub enum LoadError {
         exports: String,
     },
     /// No folder has a part of that name.
-    #[error("no {kind} `{name}` found in {dirs}{nearest}\n  there are: {known}\n  fix: build it (cargo build --release --workspace), correct the name, or add its folder to [plugins].dirs")]
+    #[error(
+        "no {kind} `{name}` found in {dirs}{nearest}\n  there are: {known}\n  fix: build it (cargo build --release --workspace), correct the name, or add its folder to [plugins].dirs"
+    )]
     NotFound {
         /// The slot's kind.
         kind: Kind,
@@ -163,8 +181,8 @@ pub fn open(path: &Path, pin: Option<&str>) -> Result<Library, LoadError> {
 
 fn check_pin(path: &Path, pin: Option<&str>) -> Result<(), LoadError> {
     let Some(pin) = pin else { return Ok(()) };
-    let found = sha256(path)
-        .map_err(|error| LoadError::NotALibrary { path: path.to_owned(), reason: error.to_string() })?;
+    let found =
+        sha256(path).map_err(|error| LoadError::NotALibrary { path: path.to_owned(), reason: error.to_string() })?;
     if found.eq_ignore_ascii_case(pin) {
         return Ok(());
     }
@@ -189,8 +207,7 @@ fn open_symbol(path: &Path) -> Result<*const PluginHeader, LoadError> {
         return Err(not_a_library(reason));
     }
     // SAFETY: opening runs the library's initialisers; a plugin is code the user chose to run.
-    let library =
-        unsafe { libloading::Library::new(&absolute) }.map_err(|error| not_a_library(error.to_string()))?;
+    let library = unsafe { libloading::Library::new(&absolute) }.map_err(|error| not_a_library(error.to_string()))?;
     // SAFETY: the symbol is only taken as an address; `header::read` checks what is behind it.
     let symbol = unsafe { library.get::<*const PluginHeader>(header::SYMBOL.as_bytes()) };
     // A symbol read as a pointer is the symbol's own address: the header itself.

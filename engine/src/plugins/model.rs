@@ -32,7 +32,8 @@ pub fn facts(folder: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
         max_positions: architecture.max_positions,
         kv_bytes_per_slot: shape.bytes_per_slot(),
         // A model without a tokenizer can still be driven by ids; its digest then matches no other.
-        tokenizer_digest: Tokenizer::open(folder, &architecture).map_or_else(|_| String::new(), |t| t.vocabulary_digest()),
+        tokenizer_digest: Tokenizer::open(folder, &architecture)
+            .map_or_else(|_| String::new(), |t| t.vocabulary_digest()),
     })
 }
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use foretoken_plugin_api::{
-    CommitSequence, ForwardSequence, LogitRows, NodeId, ProposeSequence, QueueSequence, SeqId, SequenceReport,
-    Token, VerifySequence,
+    CommitSequence, ForwardSequence, LogitRows, NodeId, ProposeSequence, QueueSequence, SeqId, SequenceReport, Token,
+    VerifySequence,
 };
 
 /// One sequence's part of a step.

@@ -127,7 +127,9 @@ pub fn check_integrity(core: &mut Core, kv: &mut LoadedKv) {
     let result = kv.check().and_then(|()| kv.stats());
     let broken = match result {
         Err(error) => Some(error.to_string()),
-        Ok(stats) if stats.free + stats.held + stats.cached != stats.total => Some(format!("{stats:?} does not add up")),
+        Ok(stats) if stats.free + stats.held + stats.cached != stats.total => {
+            Some(format!("{stats:?} does not add up"))
+        }
         Ok(_) => core.queue.iter().filter(|sequence| sequence.admitted).find_map(|sequence| {
             let slots = kv.slots(sequence.id).map_or(usize::MAX, <[_]>::len);
             let (id, computed) = (sequence.id.0, sequence.computed);

@@ -25,7 +25,7 @@ pub fn emit(core: &mut Core, kv: &LoadedKv, sink: &mut dyn FnMut(Event<'_>)) {
 
 fn append(core: &mut Core, place: usize, sink: &mut dyn FnMut(Event<'_>)) {
     let entry = &core.buffers.entries[place];
-    let sequence = &mut *core.queue[entry.index];
+    let sequence = &mut core.queue[entry.index];
     let tree = core.drafts.tree(entry.tree);
     let kept = &core.buffers.kept[entry.kept.clone()];
     let mut accepted = 0;

@@ -60,7 +60,8 @@ fn view_queue(core: &mut Core) {
     core.buffers.queue.clear();
     let mut waiting = 0;
     for sequence in &core.queue {
-        let leads = sequence.sharing != Sharing::Sibling || core.templates.iter().any(|t| t.request == sequence.request);
+        let leads =
+            sequence.sharing != Sharing::Sibling || core.templates.iter().any(|t| t.request == sequence.request);
         if sequence.finished.is_some() || !leads {
             continue;
         }

@@ -59,7 +59,8 @@ fn take_verdicts(core: &mut Core, width: usize, vocab: usize) {
         let next = buffers.next_tokens[verdict];
         if !descends(core.drafts.tree(entry.tree), path) || next as usize >= vocab {
             let name = &core.config.sampler.name;
-            let error = format!("sampler `{name}`: its verdict (path {path:?}, next token {next}) is not one of this tree");
+            let error =
+                format!("sampler `{name}`: its verdict (path {path:?}, next token {next}) is not one of this tree");
             core.queue[entry.index].fail(error);
             continue;
         }

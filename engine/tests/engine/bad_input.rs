@@ -82,7 +82,10 @@ fn plugins() {
         ("[sampler]\nplugin = \"ngram\"\n".to_owned(), &["`ngram` is a proposer", "[sampler]"]),
         (format!("{}plugin = \"other\"\n", path(&ngram)), &["no part `other`", "proposer ngram"]),
         (format!("{NGRAM}{}", dirs("sha256 = { ngram = \"00ff\" }\n")), &["sha256 00ff", "does not match its pin"]),
-        ("[proposer]\nplugin = \"ngram\"\noptions = { num_specultive_tokens = 3 }\n".to_owned(), &["ngram", "num_specultive_tokens"]),
+        (
+            "[proposer]\nplugin = \"ngram\"\noptions = { num_specultive_tokens = 3 }\n".to_owned(),
+            &["ngram", "num_specultive_tokens"],
+        ),
         ("[proposer]\nplugin = \"refuses\"\n".to_owned(), &["refuses", "vocabulary of", "not 7"]),
     ];
     for (parts, words) in cases {
@@ -114,12 +117,26 @@ fn model_files() {
     let weights = |folder: &Path| folder.join("model.safetensors");
     type Change = Box<dyn Fn(&Path)>;
     let cases: [(Change, &[&str]); 6] = [
-        (Box::new(move |f: &Path| { let b = fs::read(weights(f)).unwrap(); fs::write(weights(f), &b[..b.len() / 2]).unwrap() }), &["model.safetensors"]),
+        (
+            Box::new(move |f: &Path| {
+                let b = fs::read(weights(f)).unwrap();
+                fs::write(weights(f), &b[..b.len() / 2]).unwrap()
+            }),
+            &["model.safetensors"],
+        ),
         (Box::new(move |f: &Path| fs::remove_file(weights(f)).unwrap()), &["safetensors"]),
         (Box::new(|f: &Path| fs::remove_file(f.join("tokenizer.json")).unwrap()), &["tokenizer.json"]),
         (Box::new(|f: &Path| fs::remove_file(f.join("config.json")).unwrap()), &["config.json"]),
-        (Box::new(|f: &Path| edit(&f.join("config.json"), "LlamaForCausalLM", "LamaForCausalLM")), &["LamaForCausalLM", "LlamaForCausalLM"]),
-        (Box::new(|f: &Path| edit(&f.join("config.json"), "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3")), &["k_proj", "expected"]),
+        (
+            Box::new(|f: &Path| edit(&f.join("config.json"), "LlamaForCausalLM", "LamaForCausalLM")),
+            &["LamaForCausalLM", "LlamaForCausalLM"],
+        ),
+        (
+            Box::new(|f: &Path| {
+                edit(&f.join("config.json"), "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3")
+            }),
+            &["k_proj", "expected"],
+        ),
     ];
     for (change, words) in cases {
         let (_folder, parts) = changed_model(change);
@@ -129,7 +146,8 @@ fn model_files() {
 
 #[test]
 fn a_draft_model_of_another_vocabulary_is_refused() {
-    let (folder, _) = changed_model(|f: &Path| edit(&f.join("config.json"), "\"vocab_size\": 4096", "\"vocab_size\": 4100"));
+    let (folder, _) =
+        changed_model(|f: &Path| edit(&f.join("config.json"), "\"vocab_size\": 4096", "\"vocab_size\": 4100"));
     let parts = format!("[proposer]\nplugin = \"draft-model\"\noptions = {{ model = {:?} }}\n", folder.path());
     assert_says(&refusal(&parts), &["draft-model", "4100", "4096"]);
     let none = "[proposer]\nplugin = \"draft-model\"\noptions = { model = \"no/model\" }\n";

@@ -108,7 +108,7 @@ fn two_libraries_of_one_kind_stay_themselves() {
     let mut accepted = Vec::new();
     for name in ["ours", "other"] {
         let sampling = foretoken::config::Sampling { proposer: Some(name.to_owned()), ..greedy(40) };
-        let done = run(&mut engine, &[prompt.clone()], &sampling, 1);
+        let done = run(&mut engine, std::slice::from_ref(&prompt), &sampling, 1);
         let report = done[0].stats.report(None);
         accepted.push((done[0].stats.drafted, report.accepted_per_position.len()));
         assert_eq!(done[0].tokens().len(), 40);

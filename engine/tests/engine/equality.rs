@@ -51,16 +51,24 @@ fn chunks_threads_and_draft_lengths_change_nothing() {
     let mut plain = engine(PLAIN);
     let prompts = prompts(&plain, 6);
     let reference = tokens(&run(&mut plain, &prompts, &sampling, 1));
-    let chunked = "[scheduler]\nplugin = \"fcfs\"\noptions = { max_num_batched_tokens = 40 }\n";
+    let chunked = "[scheduler]\nplugin = \"fcfs\"\noptions = { max_num_seqs = 8, max_num_batched_tokens = 40 }\n";
     let one_thread = "threads = 1\n";
     let long = "[proposer]\nplugin = \"ngram\"\noptions = { num_speculative_tokens = 12, prompt_lookup_min = 1, prompt_lookup_max = 3 }\n";
-    let discard = DRAFT_MODEL.replace("num_speculative_tokens = 5", "num_speculative_tokens = 3\nkv_strategy = \"discard\"");
+    let discard =
+        DRAFT_MODEL.replace("num_speculative_tokens = 5", "num_speculative_tokens = 3\nkv_strategy = \"discard\"");
     for (name, parts) in [
         ("chunked prefill", format!("{NGRAM}{chunked}")),
         ("one thread", format!("{one_thread}{DRAFT_MODEL}")),
         ("ngram of 12", long.to_owned()),
         ("draft-model, discard", discard),
-        ("a list", format!("{}{}", NGRAM.replace("[proposer]", "[[proposer]]"), DRAFT_MODEL.replace("[proposer]", "[[proposer]]"))),
+        (
+            "a list",
+            format!(
+                "{}{}",
+                NGRAM.replace("[proposer]", "[[proposer]]"),
+                DRAFT_MODEL.replace("[proposer]", "[[proposer]]")
+            ),
+        ),
     ] {
         let mut engine = engine(&parts);
         assert!(tokens(&run(&mut engine, &prompts, &sampling, 6)) == reference, "{name}: tokens differ");

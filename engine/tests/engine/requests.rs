@@ -103,7 +103,8 @@ fn a_request_can_be_aborted_at_any_time() {
     let prompts = prompts(&engine, 4);
     let mut alone = support_engine_tokens(&prompts[0]);
     for steps in [0, 1, 2, 7] {
-        let kept = engine.submit(Request { prompt: prompts[0].clone(), sampling: greedy(20), text: false }).expect("good");
+        let kept =
+            engine.submit(Request { prompt: prompts[0].clone(), sampling: greedy(20), text: false }).expect("good");
         let sampling = Sampling { n: 3, ..sampled(40, 1) };
         let aborted = engine.submit(Request { prompt: prompts[1].clone(), sampling, text: false }).expect("good");
         for _ in 0..steps {
@@ -136,7 +137,7 @@ fn a_request_may_turn_speculation_off_or_down() {
         (Sampling { max_draft: Some(1), ..greedy(60) }, 1.0),
         (Sampling { max_draft: Some(0), ..greedy(60) }, 0.0),
     ] {
-        let done = run(&mut engine, &[prompt.clone()], &sampling, 1).remove(0);
+        let done = run(&mut engine, std::slice::from_ref(&prompt), &sampling, 1).remove(0);
         let per_step = done.stats.drafted as f64 / done.stats.steps as f64;
         assert!(per_step <= most, "{per_step} nodes a step, at most {most} asked for");
         assert!(most == 0.0 || done.stats.drafted > 0);
