@@ -33,8 +33,10 @@ pub fn run_report(stats: &StatsReport, engine: &Engine) -> String {
     for (name, faults, last) in engine.faults().filter(|(_, faults, _)| *faults > 0) {
         let _ = write!(text, "\nfaults            proposer `{name}`: {faults}, last: {}", last.unwrap_or("unknown"));
     }
-    for ((plugin, counter), value) in engine.counters() {
-        let _ = write!(text, "\n{plugin}.{counter} {value}");
+    for (plugin, counters) in engine.counters() {
+        for (counter, value) in counters {
+            let _ = write!(text, "\n{plugin}.{counter} {value}");
+        }
     }
     text
 }

@@ -22,8 +22,8 @@ use super::model::{self, HostModel};
 use crate::drafts::kernel_key;
 use crate::model::{Checkpoint, Decoder};
 
-/// Counters that plugins keep: (plugin, counter) to value.
-pub type Counters = BTreeMap<(String, String), f64>;
+/// Counters that plugins keep: by plugin, then by counter.
+pub type Counters = BTreeMap<String, BTreeMap<String, f64>>;
 
 /// What all instances share.
 pub struct Shared {
@@ -156,7 +156,12 @@ impl HostApi for EngineHost {
 
     fn metric(&self, name: &str, value: f64) {
         let mut counters = self.shared.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        *counters.entry((self.name.clone(), name.to_owned())).or_default() += value;
+        // Not the entry API: it would allocate both names at every call.
+        if let Some(counter) = counters.get_mut(&self.name).and_then(|own| own.get_mut(name)) {
+            *counter += value;
+            return;
+        }
+        counters.entry(self.name.clone()).or_default().insert(name.to_owned(), value);
     }
 
     fn log(&self, level: u8, target: &str, message: &str) {
