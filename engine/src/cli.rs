@@ -76,16 +76,16 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// 0 is greedy
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Keep the K most probable tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     pub top_k: Option<u32>,
     /// Keep the smallest set of tokens with this much probability; 1 keeps all
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Keep tokens at least this share of the most probable one; 0 keeps all
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// The key of all randomness
     #[arg(long, value_name = "S")]
@@ -94,7 +94,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N")]
     pub n: Option<u32>,
     /// Classifier-free guidance; 1 is none
-    #[arg(long, value_name = "G")]
+    #[arg(long, value_name = "G", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
     /// What guidance leads away from
     #[arg(long, value_name = "TEXT")]

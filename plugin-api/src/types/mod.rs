@@ -15,12 +15,12 @@ pub mod sampling;
 pub mod tensor;
 pub mod verdict;
 
-pub use batch::{CommitBatch, CommitSequence, ProposeBatch, ProposeSequence};
+pub use batch::{CommitBatch, CommitSequence, ProposeBatch, ProposeSequence, SequenceSlices};
 pub use draft::{ChildMode, NO_PARENT, NodeId};
 pub use facts::{Guarantees, KvFacts, KvStats, LaneNeed, LaneSource, ModelFacts, Needs, TargetFacts, TensorInfo};
 pub use forward::{ForwardBatch, ForwardSequence, LogitRows};
 pub use ids::{LaneId, RequestId, SeqId, Slot, Token};
-pub use plan::{QueueSequence, QueueView, SequenceReport, StepReport};
-pub use sampling::{NoiseKey, SamplingParams};
+pub use plan::{Companion, QueueSequence, QueueView, SequenceReport, StepReport};
+pub use sampling::{NoiseKey, Purpose, SamplingParams};
 pub use tensor::{DType, TensorView};
-pub use verdict::{Verdicts, VerifyBatch, VerifySequence};
+pub use verdict::{DraftTree, Verdicts, VerifyBatch, VerifySequence};

@@ -1,0 +1,161 @@
+//! The program from outside: exit status, what goes to stdout and what to stderr, and the JSON that scripts read.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn foretoken(args: &[&str]) -> Output {
+    let folder = Path::new(env!("CARGO_BIN_EXE_foretoken")).parent().expect("a folder");
+    let own = format!("plugins.dirs=[{folder:?}]");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_foretoken"));
+    command.current_dir(root()).args(args);
+    if matches!(args.first(), Some(&"run" | &"score")) {
+        command.args(["--set", &own]);
+    }
+    command.output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+#[test]
+fn alone_it_says_three_things_to_do_next() {
+    let output = foretoken(&[]);
+    assert!(output.status.success());
+    let text = text(&output.stdout);
+    for next in ["foretoken demo", "foretoken run", "foretoken plugins list"] {
+        assert!(text.contains(next), "{next}");
+    }
+}
+
+#[test]
+fn usage_and_config_are_status_2_failure_is_1() {
+    let truncated = tempfile::tempdir().expect("a folder");
+    for file in std::fs::read_dir(root().join("examples/models/tiny")).expect("the shipped model").flatten() {
+        std::fs::copy(file.path(), truncated.path().join(file.file_name())).expect("copied");
+    }
+    let weights = truncated.path().join("model.safetensors");
+    let bytes = std::fs::read(&weights).expect("read");
+    std::fs::write(&weights, &bytes[..bytes.len() / 2]).expect("written");
+    let model = format!("model.path={:?}", truncated.path());
+    let long = "word ".repeat(3000);
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["run"], 2, "CONFIG"),
+        (&["run", "no-such.toml", "--prompt", "x"], 2, "no-such.toml"),
+        (&["run", "configs/plain.toml"], 2, "--prompt"),
+        (&["run", "configs/plain.toml", "--prompt", "x", "--temperature", "-1"], 2, "temperature"),
+        (
+            &["run", "configs/plain.toml", "--prompt", "x", "--set", "sampler.plugin=\"gumble\""],
+            2,
+            "did you mean `gumbel`",
+        ),
+        (&["run", "configs/plain.toml", "--prompt", "x", "--guidance-scale", "2"], 2, "cfg-pair"),
+        (&["run", "configs/plain.toml", "--prompt", &long], 2, "context"),
+        (&["run", "configs/plain.toml", "--prompt", "x", "--set", &model], 1, "model.safetensors"),
+        (&["score", "configs/plain.toml", "--tokens", "1,99999"], 2, "99999"),
+    ];
+    for (args, status, words) in cases {
+        let output = foretoken(args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {error}");
+        assert!(error.contains(words), "{args:?}: {words:?} is missing from: {error}");
+        assert!(output.stdout.is_empty() && !error.contains("panicked"), "{args:?}");
+    }
+}
+
+#[test]
+fn json_has_the_fields_that_scripts_read() {
+    let args =
+        ["run", "configs/ngram.toml", "--prompt", "", "--max-tokens", "12", "--n", "2", "--temperature", "1", "--json"];
+    let output = foretoken(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 2);
+    for line in &lines {
+        // An empty prompt is BOS.
+        assert_eq!(line["prompt_tokens"], serde_json::json!([0]));
+        let tokens = line["tokens"].as_array().expect("tokens");
+        assert!(tokens.len() <= 12 && !tokens.is_empty());
+        assert!(["stop", "length"].contains(&line["finish_reason"].as_str().expect("a reason")));
+        for field in [
+            "steps",
+            "drafted",
+            "accepted",
+            "acceptance_rate",
+            "acceptance_p50",
+            "tokens_per_step",
+            "accepted_per_position",
+            "draft_ms",
+            "verify_ms",
+            "overhead_ms",
+            "tokens_per_second",
+            "predicted_speedup",
+        ] {
+            assert!(line["stats"].get(field).is_some(), "stats.{field}");
+        }
+    }
+    let output = foretoken(&["score", "configs/plain.toml", "--tokens", "0,10,20", "--json"]);
+    let scores: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(scores["tokens"], serde_json::json!([0, 10, 20]));
+    let logprobs = scores["logprobs"].as_array().expect("logprobs");
+    assert!(logprobs[0].is_null() && logprobs[1..].iter().all(|one| one.as_f64().is_some_and(|one| one < 0.0)));
+}
+
+#[test]
+fn a_file_of_prompts_takes_sampling_by_the_line_and_says_which_line_is_wrong() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("prompts.jsonl");
+    let path = file.to_str().expect("UTF-8");
+    let lines = "{\"prompt\": \"def f(\", \"max_tokens\": 3, \"ignore_eos\": true}\n\n{\"turns\": [\"a\", \"b\"], \"question_id\": 7, \"max_tokens\": 2, \"ignore_eos\": true}\n{\"prompt_tokens\": [0, 5], \"max_tokens\": 1, \"ignore_eos\": true}\n";
+    std::fs::write(&file, lines).expect("written");
+    let output = foretoken(&["run", "configs/ngram.toml", "--prompts", path, "--json"]);
+    let mut counts: Vec<(u64, usize)> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .map(|line| (line["request"].as_u64().expect("a number"), line["tokens"].as_array().expect("tokens").len()))
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [(0, 3), (1, 2), (2, 1)]);
+    std::fs::write(&file, "{\"prompt\": \"x\"}\n{\"prompt\": \"x\", \"temprature\": 1}\n").expect("written");
+    let output = foretoken(&["run", "configs/ngram.toml", "--prompts", path]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("prompts.jsonl:2") && error.contains("did you mean \"temperature\""), "{error}");
+}
+
+#[test]
+fn kept_drafts_are_coloured_and_the_text_is_the_same() {
+    let args = ["run", "configs/ngram.toml", "--prompt", "a = 1\nb = 1\na = 1\nb = 1\na = 1\n", "--max-tokens", "40"];
+    let plain = foretoken(&args);
+    let shown = foretoken(&[&args[..], &["--show-drafts"]].concat());
+    let coloured = text(&shown.stdout);
+    assert!(coloured.contains("\x1b[32m"), "no draft was kept on text that repeats itself");
+    assert_eq!(coloured.replace("\x1b[32m", "").replace("\x1b[0m", ""), text(&plain.stdout));
+    assert!(text(&plain.stderr).contains("tokens per step"), "the table goes to stderr");
+}
+
+#[test]
+fn plugins_are_listed_shown_and_checked() {
+    let output = foretoken(&["plugins", "list", "--json"]);
+    let listed: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for (kind, name) in [("proposer", "ngram"), ("sampler", "gumbel"), ("scheduler", "fcfs"), ("kv", "paged")] {
+        assert!(listed.iter().any(|part| part["kind"] == kind && part["name"] == name), "{kind} {name}");
+    }
+    let output = foretoken(&["plugins", "show", "ngram"]);
+    assert!(text(&output.stdout).contains("num_speculative_tokens"));
+    let output = foretoken(&["plugins", "show", "ngrma"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("did you mean `ngram`"));
+    let path =
+        listed.iter().find(|part| part["name"] == "paged").expect("paged")["path"].as_str().expect("a path").to_owned();
+    let output = foretoken(&["plugins", "check", &path]);
+    assert!(output.status.success() && text(&output.stdout).contains("ok "), "{}", text(&output.stdout));
+}
