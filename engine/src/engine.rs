@@ -1,6 +1,6 @@
 //! The engine: what persists between steps, and how requests come and go.
 //!
-//! Neighbours: `build` makes it from a config, [`step`](crate::step) drives it, the program and the tests submit
+//! Neighbours: `build` makes it from a config, [`step`] drives it, the program and the tests submit
 //! requests. One thread calls it; only kernels run in parallel. A queue in arrival order (ids rise) replaces the usual
 //! waiting and running lists: a sequence's state says which it is, and preemption moves nothing.
 

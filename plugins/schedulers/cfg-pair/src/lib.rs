@@ -1,7 +1,7 @@
 //! The `fcfs` scheduler: first come, first served, with chunked prefill and preemption by recomputing.
 //!
 //! [`Fcfs`] is the part; it turns the queue into [`Unit`]s and a planned unit into lines of the plan. [`Planner`] decides,
-//! and knows only units, so that a scheduler of pairs is another way to gather units and no other core. [`share`] splits
+//! and knows only units, so that a scheduler of pairs is another way to gather units and no other core. `share` splits
 //! a draft budget evenly.
 #![forbid(unsafe_code)]
 
