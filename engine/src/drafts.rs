@@ -103,6 +103,10 @@ impl Tree {
         node
     }
 
+    fn has_children(&self, parent: Option<NodeId>) -> bool {
+        self.parents.contains(&parent.unwrap_or(NO_PARENT))
+    }
+
     /// Whether `parent` may have another child of this mode.
     fn check(&self, parent: Option<NodeId>, mode: ChildMode) -> Result<(), DraftError> {
         if parent.is_some_and(|parent| parent as usize >= self.tokens.len()) {
@@ -111,8 +115,7 @@ impl Tree {
         if self.tokens.len() >= self.setup.budget as usize {
             return Err(DraftError::BudgetExhausted);
         }
-        let wanted = parent.unwrap_or(NO_PARENT);
-        if self.parents.contains(&wanted) {
+        if self.has_children(parent) {
             if !self.setup.branches {
                 return Err(DraftError::NotAChain);
             }
@@ -264,7 +267,11 @@ impl DraftStore {
     fn try_draw(&mut self, tree: usize, parent: Option<NodeId>, logits: &[f32]) -> Result<(NodeId, Token), DraftError> {
         let mode = self.draw_mode(tree, ChildMode::WithReplacement);
         self.trees[tree].check(parent, mode)?;
-        self.warp_row(tree, logits)?;
+        match self.trees[tree].prob_rows[slot_of(parent)] {
+            NO_ROW => self.warp_row(tree, logits)?,
+            // One draft_prob per parent: a second draw is from the first one's row, whatever logits come with it.
+            row => self.warped.copy_from_slice(&self.probs[row as usize * self.vocab..][..self.vocab]),
+        }
         let token = self.pick(tree, parent);
         if mode != ChildMode::Deterministic {
             self.record(tree, parent, mode);
@@ -287,6 +294,10 @@ impl DraftStore {
     ) -> Result<usize, DraftError> {
         let mode = self.draw_mode(tree, ChildMode::WithoutReplacement);
         self.trees[tree].check(parent, mode)?;
+        if self.trees[tree].has_children(parent) {
+            // A second round would draw again what the first one took.
+            return Err(DraftError::MixedChildren);
+        }
         self.warp_row(tree, logits)?;
         if mode != ChildMode::Deterministic {
             self.record(tree, parent, mode);

@@ -59,7 +59,8 @@ impl<'a> Drafts<'a> {
     /// Has the engine warp `logits` `[vocab]` with the request's sampling parameters, draw with its own noise, record
     /// draft_prob and add the node. At temperature 0 this pushes the argmax.
     ///
-    /// Whether a node is drawn at all may depend on `logits` and earlier tokens, never on the token drawn.
+    /// Whether a node is drawn at all may depend on `logits` and earlier tokens, never on the token drawn. A second draw
+    /// under one parent is from the first one's logits: a parent has one draft_prob.
     ///
     /// # Errors
     /// The draft stays as it was; see [`DraftError`].
@@ -73,7 +74,7 @@ impl<'a> Drafts<'a> {
     }
 
     /// Draws up to `count` distinct children at once, without replacement, appending them to `out`; fewer where the
-    /// distribution's support or the budget is smaller.
+    /// distribution's support or the budget is smaller. Once per parent.
     ///
     /// # Errors
     /// The draft stays as it was; see [`DraftError`].
