@@ -19,9 +19,11 @@ fn one_hot(token: usize) -> [f32; VOCAB] {
     std::array::from_fn(|index| if index == token { 50.0 } else { 0.0 })
 }
 
+type Lie = fn(&mut DraftStore) -> DraftError;
+
 #[test]
 fn lies_are_refused_and_remembered() {
-    let cases: [(fn(&mut DraftStore) -> DraftError, bool); 5] = [
+    let cases: [(Lie, bool); 5] = [
         (|store| store.push(0, None, VOCAB as u32).unwrap_err(), true),
         (|store| store.push(0, Some(0), 1).unwrap_err(), true),
         (|store| store.draw(0, None, &[f32::NAN; VOCAB]).unwrap_err(), true),
