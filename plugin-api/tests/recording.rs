@@ -65,6 +65,19 @@ fn draws_record_the_distribution_they_came_from() {
 }
 
 #[test]
+fn a_parent_has_one_draft_prob_whatever_comes_later() {
+    let mut sink = sink(true, 8, SamplingParams::default());
+    let mut drafts = Drafts::new(&mut sink);
+    let only_token_1 = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
+    drafts.draw(0, None, &only_token_1).unwrap();
+    assert_eq!(drafts.draw(0, None, &LOGITS).unwrap(), (1, 1));
+    drafts.draw_n(0, Some(0), &LOGITS, 2, &mut Vec::new()).unwrap();
+    let again = drafts.draw_n(0, Some(0), &LOGITS, 1, &mut Vec::new());
+    assert_eq!(again.unwrap_err(), DraftError::MixedChildren);
+    assert_eq!(sink.drafts()[0].draft_prob(None).unwrap(), [0.0, 1.0, 0.0, 0.0]);
+}
+
+#[test]
 fn at_temperature_0_a_draw_is_a_push_of_the_argmax() {
     let mut sink = sink(true, 8, SamplingParams::GREEDY);
     let mut drafts = Drafts::new(&mut sink);

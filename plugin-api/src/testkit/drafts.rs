@@ -150,10 +150,9 @@ impl RecordingDrafts {
             return Ok((self.try_push(sequence, parent, token)?, token));
         }
         self.admit(sequence, parent, ChildMode::WithReplacement)?;
-        let probs = target_prob(logits, &self.sequences[sequence].sampling);
-        if self.drafts[sequence].draft_prob(parent).is_some_and(|earlier| earlier != probs) {
-            return Err(DraftError::BadLogits);
-        }
+        // One draft_prob per parent: a second draw is from the first one's, whatever logits come with it.
+        let recorded = self.drafts[sequence].draft_prob(parent).map(<[f64]>::to_vec);
+        let probs = recorded.unwrap_or_else(|| target_prob(logits, &self.sequences[sequence].sampling));
         // A sibling under the same output index takes the next numbers of the same stream.
         let first = self.drafts[sequence].children(parent).count() * self.rules.vocab_size;
         let token = gumbel_draw(&probs, self.key(sequence, parent), first as u32, 1)[0];
