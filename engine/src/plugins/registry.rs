@@ -3,6 +3,7 @@
 //! A folder's libraries are told apart by a byte pattern that every plugin header contains, so that a stray library
 //! beside them is never opened just to look whether it is one.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,14 +81,15 @@ impl Registry {
             return self.broken.swap_remove(index);
         }
         let parts = self.opened.iter().flat_map(|library| &library.parts);
-        let known: Vec<&str> = parts.filter(|part| part.kind() == Some(kind)).map(LoadedPart::name).collect();
+        // A folder may hold several copies of one library.
+        let known: BTreeSet<&str> = parts.filter(|part| part.kind() == Some(kind)).map(LoadedPart::name).collect();
         let near = nearest(name, known.iter().copied());
         LoadError::NotFound {
             kind,
             name: name.to_owned(),
             dirs: self.dirs.dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", "),
             nearest: near.map_or_else(String::new, |near| format!("; did you mean `{near}`?")),
-            known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
+            known: if known.is_empty() { "none".to_owned() } else { known.into_iter().collect::<Vec<_>>().join(", ") },
         }
     }
 

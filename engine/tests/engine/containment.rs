@@ -75,6 +75,32 @@ fn a_lying_sampler_ends_the_request_it_lied_about() {
 }
 
 #[test]
+fn a_sequence_without_slots_waits_for_them() {
+    let prompts = [vec![0; 10], vec![0; 24]];
+    let reference = tokens(&run(&mut engine(PLAIN), &prompts, &greedy(8), 2));
+    for parts in [PLAIN, NGRAM] {
+        let tight = format!("{parts}[scheduler]\nplugin = \"reckless-scheduler\"\n[kv]\nnum_slots = 32\n");
+        assert_eq!(tokens(&run(&mut engine(&tight), &prompts, &greedy(8), 2)), reference, "{parts}");
+    }
+}
+
+#[test]
+fn what_was_reserved_for_a_failed_sequence_is_rolled_back() {
+    let ends = ends("[sampler]\nplugin = \"lying-sampler\"\n[kv]\nplugin = \"strict-kv\"\n");
+    for (reason, _) in ends {
+        assert!(error(&reason).contains("verdict"), "slots were lost with the first request: {reason:?}");
+    }
+}
+
+#[test]
+fn a_path_that_skips_a_parent_is_no_verdict() {
+    let ends = ends("[proposer]\nplugin = \"too-many\"\n[sampler]\nplugin = \"orphan-sampler\"\n");
+    for (reason, _) in ends {
+        assert!(error(&reason).contains("orphan-sampler") && error(&reason).contains("path [1]"), "{reason:?}");
+    }
+}
+
+#[test]
 fn a_panicking_sampler_ends_the_step_with_what_there_is() {
     let ends = ends("[sampler]\nplugin = \"panicking-sampler\"\n");
     for (reason, tokens) in ends {
@@ -89,6 +115,8 @@ fn bad_schedulers_and_kv_managers_end_requests_clearly() {
         ("[scheduler]\nplugin = \"panicking-scheduler\"\n", "planted panic in schedule"),
         ("[scheduler]\nplugin = \"idle-scheduler\"\n", "cannot run it"),
         ("[kv]\nplugin = \"bad-kv\"\n", "planted failure to reserve"),
+        ("[kv]\nplugin = \"losing-kv\"\n", "does not add up"),
+        ("[kv]\nplugin = \"greedy-kv\"\n", "slots for"),
     ] {
         for (reason, _) in ends(parts) {
             assert!(error(&reason).contains(what), "{parts}: {reason:?}");

@@ -68,28 +68,39 @@ fn stop_strings_cut_across_token_borders_and_text_streams_whole() {
         };
         let whole = text(&mut engine, vec![]);
         assert_eq!(engine.tokenizer().decode(whole.tokens()).expect("text"), whole.text);
-        // Three characters from the middle of the text: rarely a token of their own.
-        let middle: Vec<char> = whole.text.chars().skip(whole.text.chars().count() / 2).take(3).collect();
-        let stop: String = middle.into_iter().collect();
-        let cut = text(&mut engine, vec![stop.clone(), "never to be seen".to_owned()]);
-        assert_eq!(cut.reason, FinishReason::Stop);
-        assert_eq!(cut.text, whole.text[..whole.text.find(&stop).expect("it is there")]);
+        // Three characters are rarely a token of their own, and some of these cuts fall into the middle of a kept draft.
+        for part in 1..12 {
+            let chars = whole.text.chars();
+            let stop: String = chars.skip(whole.text.chars().count() * part / 12).take(3).collect();
+            let cut = text(&mut engine, vec![stop.clone(), "never to be seen".to_owned()]);
+            assert_eq!(cut.reason, FinishReason::Stop);
+            assert_eq!(cut.text, whole.text[..whole.text.find(&stop).expect("it is there")]);
+            let through = engine.tokenizer().decode(&cut.tokens()[..cut.tokens().len() - 1]).expect("text");
+            assert!(!through.contains(&stop), "{parts}: tokens after the one that completed {stop:?}");
+        }
     }
 }
 
 #[test]
 fn eos_ends_unless_ignored_and_length_is_the_context_at_most() {
-    let mut engine = engine(NGRAM);
-    let eos = engine.tokenizer().eos()[0];
-    let context = engine.decoder().architecture().max_positions;
-    // With every other token impossible the first token is EOS.
-    let prompt = engine.tokenizer().encode("Question: What is 1 + 1?\nAnswer: 1 + 1 = 2\n#### 2").expect("text");
-    let sampling = Sampling { ignore_eos: false, ..greedy(200) };
-    engine.submit(Request { prompt, sampling, text: false }).expect("good");
-    let done = finish(&mut engine).remove(0);
-    if done.reason == FinishReason::Stop {
-        assert_eq!(done.tokens().last(), Some(&eos), "the end token is part of the completion");
+    let sampling = Sampling { ignore_eos: false, n: 24, ..sampled(200, 3) };
+    let mut reference = None;
+    for parts in [PLAIN, NGRAM, DRAFT_MODEL] {
+        let mut engine = engine(parts);
+        let eos = engine.tokenizer().eos()[0];
+        let prompt = engine.tokenizer().encode("Question: What is 1 + 1?\nAnswer: 1 + 1 = 2\n#### 2").expect("text");
+        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).expect("good");
+        let done = finish(&mut engine);
+        assert!(done.iter().any(|one| one.reason == FinishReason::Stop), "{parts}: none of 24 completions ended");
+        for one in &done {
+            let at = one.tokens().iter().position(|token| *token == eos);
+            let expected = (one.reason == FinishReason::Stop).then(|| one.tokens().len() - 1);
+            assert_eq!(at, expected, "{parts}: the end token is the completion's last, and ends it");
+        }
+        assert_eq!(*reference.get_or_insert(tokens(&done)), tokens(&done), "{parts}");
     }
+    let mut engine = engine(NGRAM);
+    let context = engine.decoder().architecture().max_positions;
     let long: Vec<u32> = (0..context as u32 - 3).map(|index| 20 + index % 50).collect();
     engine.submit(Request { prompt: long, sampling: greedy(100), text: false }).expect("good");
     let done = finish(&mut engine).remove(0);
@@ -140,6 +151,21 @@ fn a_request_may_turn_speculation_off_or_down() {
         let per_step = done.stats.drafted as f64 / done.stats.steps as f64;
         assert!(per_step <= most, "{per_step} nodes a step, at most {most} asked for");
         assert!(most == 0.0 || done.stats.drafted > 0);
+    }
+}
+
+/// Stale state in a proposer's lane costs no token, so the drafts themselves are compared.
+#[test]
+fn a_slot_handed_out_anew_holds_nothing_for_a_proposer() {
+    let parts = format!("{DRAFT_MODEL}[kv]\nnum_slots = 768\n");
+    let mut used = engine(&parts);
+    let prompts = prompts(&used, 3);
+    for prompt in &prompts {
+        let drafts = |engine: &mut Engine| {
+            let done = run(engine, std::slice::from_ref(prompt), &greedy(60), 1).remove(0);
+            (done.stats.steps, done.stats.drafted, done.stats.accepted)
+        };
+        assert_eq!(drafts(&mut used), drafts(&mut engine(&parts)), "steps, drafted, accepted");
     }
 }
 
