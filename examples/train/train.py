@@ -3,7 +3,7 @@
 Neighbours: `data.py` samples, `model.py` computes, `optim.py` updates, `export.py` writes the model folders, `plot.py`
 draws the curve from the log this writes. Four stages: `tiny` learns from text; `tiny-tuned` unlearns its repetitions
 (`unlikelihood.py`); `draft-text` is the draft on text, which needs no tiny and may run beside it; `tiny-draft` goes on
-from there with tiny's distribution over text and over tiny's own continuations (KL divergence and cross-entropy).
+from there with tiny's sharpened distribution over tiny's own continuations of training text (KL divergence).
 
 Surprising decision: the learning-rate schedule may run on a clock (`--minutes`) and not on a step count. On a machine
 shared with other work nobody knows the step rate beforehand, and a run cut off before its decay is worth far less.
@@ -41,7 +41,8 @@ HELDOUT_WINDOWS = 24
 STAGES = ("tiny", "tiny-tuned", "draft-text", "tiny-draft")
 # Where nothing else is asked for: outside the checkout, since checkpoints and token caches are never committed.
 DEFAULT_WORK = Path(tempfile.gettempdir()) / "foretoken-train"
-DISTIL_WEIGHT = 0.9
+# Below 1 the draft spends its few weights on what tiny is likeliest to write, at some cost in likelihood of real text.
+TEACHER_TEMPERATURE = 0.1
 
 
 @dataclass
@@ -71,12 +72,17 @@ def text_loss(model: Llama, batch: torch.Tensor) -> torch.Tensor:
 
 
 def distil_loss(model: Llama, teacher: Llama, batch: torch.Tensor) -> torch.Tensor:
-    """KL(teacher || model) per token, mixed with cross-entropy on the text (arXiv 1503.02531, temperature 1)."""
+    """KL(teacher || model) per token (arXiv 1503.02531), with the teacher sharpened to `TEACHER_TEMPERATURE`.
+
+    Tokens that carry `continuations.PROMPT_MARK` are read, not learned.
+    """
+    learned = batch[:, 1:] < continuations.PROMPT_MARK
+    tokens = batch[:, :-1] % continuations.PROMPT_MARK
     with torch.no_grad():
-        teacher_log = teacher(batch[:, :-1]).float().log_softmax(-1).flatten(0, 1)
-    log = model(batch[:, :-1]).float().log_softmax(-1).flatten(0, 1)
-    divergence = (teacher_log.exp() * (teacher_log - log)).sum(-1).mean()
-    return DISTIL_WEIGHT * divergence + (1 - DISTIL_WEIGHT) * F.nll_loss(log, batch[:, 1:].flatten())
+        teacher_log = (teacher(tokens).float() / TEACHER_TEMPERATURE).log_softmax(-1)
+    log = model(tokens).float().log_softmax(-1)
+    divergence = (teacher_log.exp() * (teacher_log - log)).sum(-1)
+    return (divergence * learned).sum() / learned.sum()
 
 
 def save_checkpoint(path: Path, model: Llama, optimisers, step: int, elapsed: float) -> None:
@@ -193,7 +199,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="length of the schedule in minutes, instead of --steps")
     parser.add_argument("--rows", type=int, default=8, help="sequences per step")
     parser.add_argument("--length", type=int, default=1024, help="tokens per sequence")
-    parser.add_argument("--continuations", type=int, default=4, help="batches of tiny's own text for the draft")
+    parser.add_argument("--continuations", type=int, default=32, help="batches of tiny's own text for the draft")
     parser.add_argument("--tuning-steps", type=int, default=60, help="steps of unlikelihood tuning")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
@@ -202,11 +208,10 @@ def parse() -> argparse.Namespace:
 
 
 def draft_sampler(sampler: Sampler, teacher: Llama, batches: int, folder: Path) -> Sampler:
-    """The training mix, thinned to make room for text that the teacher wrote."""
+    """Windows of what the teacher wrote, prompts marked."""
     written = continuations.load_or_write(teacher, sampler, batches, folder / "continuations.npy")
-    mix = {name: share * (1 - continuations.SHARE) for name, share in sampler.mix.items()}
-    mix["continuations"] = continuations.SHARE
-    return Sampler({**sampler.streams, "continuations": written}, mix, sampler.bos_id, sampler.seed)
+    streams = {"continuations": continuations.mark_prompts(written)}
+    return Sampler(streams, {"continuations": 1.0}, sampler.bos_id, sampler.seed)
 
 
 def tune(args: argparse.Namespace, sampler: Sampler, device: str) -> Llama:
