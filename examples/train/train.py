@@ -120,7 +120,7 @@ def fit(run: Run, model: Llama, teacher: Llama | None = None) -> None:
     started = saved_at = time.monotonic()
     elapsed = before
     bar = tqdm(total=1.0, disable=not sys.stderr.isatty(), desc=run.name, bar_format="{l_bar}{bar}| {postfix}")
-    log = Log(run, fresh=step == 0)
+    log = Log(run, step)
     while run.progress(step, elapsed) < 1:
         progress = run.progress(step, elapsed)
         optim.set_rate(optimisers, step, progress)
@@ -150,12 +150,14 @@ def batch_loss(model: Llama, teacher: Llama | None, batch: torch.Tensor) -> torc
 class Log:
     """Writes `log.csv` (step, tokens, seconds, training loss, held-out loss) and tells the reader where the run is."""
 
-    def __init__(self, run: Run, fresh: bool):
+    def __init__(self, run: Run, step: int):
         self.run = run
         self.losses: list[float] = []
         self.path = run.folder / "log.csv"
-        if fresh:
-            self.path.write_text("step,tokens,seconds,loss,heldout\n")
+        # What an interrupted run wrote after its last checkpoint is going to be written again.
+        lines = self.path.read_text().splitlines()[1:] if step else []
+        kept = [line for line in lines if int(line.split(",")[0]) <= step]
+        self.path.write_text("\n".join(["step,tokens,seconds,loss,heldout", *kept, ""]))
 
     def add(self, model: Llama, step: int, elapsed: float, progress: float, loss: float, bar: tqdm) -> None:
         """Collects one step's loss; every few steps writes the mean."""
