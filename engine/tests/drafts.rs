@@ -1,8 +1,9 @@
 //! The draft store: what it refuses, and that a recorded draft_prob is always the row that was drawn from.
 
-use foretoken::drafts::{DraftStore, NO_ROW, TreeSetup};
+use foretoken::drafts::{DraftStore, NO_ROW, TreeSetup, kernel_key, warp_params};
+use foretoken_kernels::ops::{WarpScratch, gumbel_argmax, warp};
 use foretoken_plugin_api::author::DraftSink;
-use foretoken_plugin_api::{ChildMode, DraftError, SamplingParams};
+use foretoken_plugin_api::{ChildMode, DraftError, NoiseKey, SamplingParams};
 
 const VOCAB: usize = 4;
 
@@ -43,6 +44,32 @@ fn lies_are_refused_and_remembered() {
         assert_eq!(store.tree(0).fault, is_fault.then_some(error), "{error}");
     }
     assert_eq!(store(true, 2, SamplingParams::GREEDY).push(1, None, 0), Err(DraftError::NoSuchSequence));
+}
+
+#[test]
+fn a_chain_has_one_child_per_parent() {
+    let mut store = store(true, 4, SamplingParams::default());
+    store.set_batch(std::iter::once(0), false);
+    store.push(0, None, 1).unwrap();
+    assert_eq!(store.push(0, None, 2), Err(DraftError::NotAChain));
+}
+
+/// Drafter-invariant samplers: a draw takes the numbers that the target's own sample of that token will take.
+#[test]
+fn draws_take_the_noise_of_the_token_they_guess() {
+    let (params, logits) = (SamplingParams::default(), [0.1, 0.2, 0.3, 0.4]);
+    let mut probs = [0.0; VOCAB];
+    warp(&logits, &warp_params(params), &mut probs, &mut WarpScratch::new()).unwrap();
+    for seed in 0..64 {
+        let mut store = DraftStore::new(VOCAB, false);
+        let noise = NoiseKey::new(seed, 1);
+        let tree = store.add_tree(TreeSetup { budget: 2, branches: false, params, noise, output_index: 5 });
+        store.set_batch(std::iter::once(tree), false);
+        let (node, first) = store.draw(0, None, &logits).unwrap();
+        let (_, second) = store.draw(0, Some(node), &logits).unwrap();
+        let sampled = |index| gumbel_argmax(&probs, kernel_key(noise.for_output(index)));
+        assert_eq!([first, second], [sampled(5), sampled(6)], "seed {seed}");
+    }
 }
 
 /// A second draw with other logits would break the law if it were believed: draft_prob is one row per parent.
