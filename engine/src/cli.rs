@@ -22,6 +22,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Log-probabilities of given tokens under the target
     Score(ScoreArgs),
+    /// What decoding, verifying and prefill cost on this machine, against what it could do at most
+    Bench(BenchArgs),
     /// What plugins there are, what they do, whether they behave
     Plugins(PluginsArgs),
 }
@@ -153,6 +155,28 @@ pub struct ScoreWhat {
     /// Token ids
     #[arg(long, value_name = "1,2,3", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// A TOML file, such as configs/plain.toml; optional with --random-weights
+    #[arg(value_name = "CONFIG", required_unless_present = "random_weights")]
+    pub path: Option<PathBuf>,
+    /// Change a key, with the value in TOML: --set model.dtype='"q8_0"' (repeatable)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<Override>,
+    /// Made-up weights of this shape instead of the model's: 1.1b, 134m, 8.9m, or a config.json
+    #[arg(long, value_name = "SHAPE")]
+    pub random_weights: Option<String>,
+    /// Tokens already in the KV when a step is timed
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub context: usize,
+    /// Interleaved rounds; reported are the medians
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub rounds: usize,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -5,6 +5,7 @@
 //! verbs; [`build`] makes an [`Engine`] from a [`config`]; the program's commands are beside `main`.
 #![deny(unsafe_code)]
 
+pub mod bench;
 pub mod build;
 pub mod config;
 pub mod drafts;

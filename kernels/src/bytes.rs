@@ -5,6 +5,7 @@
 //! promise that the owner's bytes never move.
 
 use crate::error::KernelError;
+use memmap2::MmapMut;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,8 +29,9 @@ impl SharedBytes {
 
     /// A copy of `bytes`, aligned to a cache line.
     pub fn copied(bytes: &[u8]) -> Self {
-        let range = 0..bytes.len();
-        Self { owner: Arc::new(AlignedBytes::copied(bytes)), range }
+        let mut copy = AlignedBytes::zeroed(bytes.len());
+        copy.as_mut().copy_from_slice(bytes);
+        copy.into()
     }
 
     /// The bytes themselves.
@@ -44,31 +46,39 @@ impl fmt::Debug for SharedBytes {
     }
 }
 
-/// One cache line of plain bytes.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+impl From<AlignedBytes> for SharedBytes {
+    fn from(bytes: AlignedBytes) -> Self {
+        let range = 0..bytes.len;
+        Self { owner: Arc::new(bytes), range }
+    }
+}
 
-/// An owned byte buffer whose first byte starts a cache line.
-struct AlignedBytes {
-    lines: Vec<Line>,
+/// An owned byte buffer of zeros that starts a page, on huge pages where the system has them: weights are read from
+/// end to end once a token, and with small pages the misses of the address cache show in the bandwidth.
+pub(crate) struct AlignedBytes {
+    pages: MmapMut,
     len: usize,
 }
 
 impl AlignedBytes {
-    fn copied(bytes: &[u8]) -> Self {
-        let mut lines = vec![Line([0; 64]); bytes.len().div_ceil(64)];
-        for (line, chunk) in lines.iter_mut().zip(bytes.chunks(64)) {
-            line.0[..chunk.len()].copy_from_slice(chunk);
-        }
-        Self { lines, len: bytes.len() }
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let pages = MmapMut::map_anon(len.max(1)).expect("the system refuses memory");
+        // Only a hint: where it is refused, pages are small.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        Self { pages, len }
     }
 }
 
 impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `Line` is 64 bytes without padding, and `len` <= 64 * lines by construction.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &self.pages[..self.len]
+    }
+}
+
+impl AsMut<[u8]> for AlignedBytes {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.pages[..self.len]
     }
 }
 

@@ -4,6 +4,7 @@
 //! ops assert instead, and their messages name the dimension: a violated assert is a bug of the caller.
 
 use crate::simd::SimdLevel;
+use crate::weight::WeightDtype;
 
 /// A tensor, buffer or setting that does not fit, with what was expected, what was found, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +27,18 @@ pub enum KernelError {
         /// rows * cols * size of an element.
         expected: usize,
         /// Bytes found.
+        got: usize,
+    },
+    /// A row does not divide into the blocks of its format.
+    #[error("tensor `{tensor}`: {dtype} stores blocks of {multiple} weights, and a row of {got} is no multiple of that")]
+    BlockCols {
+        /// Name of the tensor.
+        tensor: String,
+        /// Its format.
+        dtype: WeightDtype,
+        /// Weights of a block.
+        multiple: usize,
+        /// Weights of a row.
         got: usize,
     },
     /// A byte range that ends outside of its owner.

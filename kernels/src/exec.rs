@@ -6,6 +6,7 @@
 
 use crate::error::KernelError;
 use crate::pool::{Inline, Parallel, ThreadPool};
+use crate::profile::{Op, Profile, Timer};
 use crate::simd::SimdLevel;
 use std::fmt;
 use std::ops::Range;
@@ -28,12 +29,13 @@ pub struct Exec {
     device: Device,
     simd: SimdLevel,
     pool: Arc<dyn Parallel>,
+    profile: Option<Arc<Profile>>,
 }
 
 impl Exec {
     /// The CPU with the level that `FORETOKEN_SIMD` allows and the given threads.
     pub fn new(pool: Arc<dyn Parallel>) -> Result<Self, KernelError> {
-        Ok(Self { device: Device::Cpu, simd: SimdLevel::from_env()?, pool })
+        Ok(Self { device: Device::Cpu, simd: SimdLevel::from_env()?, pool, profile: None })
     }
 
     /// The CPU with `threads` threads of its own.
@@ -43,7 +45,7 @@ impl Exec {
 
     /// Portable code on the calling thread: slow, and the same everywhere.
     pub fn portable_single() -> Self {
-        Self { device: Device::Cpu, simd: SimdLevel::Portable, pool: Arc::new(Inline) }
+        Self { device: Device::Cpu, simd: SimdLevel::Portable, pool: Arc::new(Inline), profile: None }
     }
 
     /// The same threads at another level; an error if the machine lacks it.
@@ -58,6 +60,17 @@ impl Exec {
     /// The same level on other threads.
     pub fn with_pool(&self, pool: Arc<dyn Parallel>) -> Self {
         Self { pool, ..self.clone() }
+    }
+
+    /// The same, with the time of each op added to `profile`.
+    pub fn with_profile(&self, profile: Arc<Profile>) -> Self {
+        Self { profile: Some(profile), ..self.clone() }
+    }
+
+    /// Times `op` until the result is dropped.
+    #[inline(always)]
+    pub(crate) fn time(&self, op: Op) -> Timer<'_> {
+        Timer::start(self.profile.as_deref(), op)
     }
 
     /// What computes.

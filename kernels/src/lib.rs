@@ -15,6 +15,7 @@
 
 pub mod blocks;
 mod bytes;
+pub mod ceiling;
 mod error;
 mod exec;
 pub mod noise;
@@ -22,6 +23,8 @@ pub mod ops;
 #[cfg(feature = "plugin")]
 mod plugin;
 mod pool;
+mod profile;
+mod quant;
 mod shared;
 mod simd;
 mod weight;
@@ -31,5 +34,6 @@ pub use error::KernelError;
 pub use exec::{Device, Exec};
 pub use noise::NoiseKey;
 pub use pool::{Parallel, ThreadPool, physical_cores};
+pub use profile::{Op, Profile};
 pub use simd::SimdLevel;
 pub use weight::{Weight, WeightDtype};

@@ -1,12 +1,15 @@
-//! A matrix of stored weights: `[rows, cols]` = `[out features, in features]`, row-major, in the file's own dtype.
+//! A matrix of stored weights: `[rows, cols]` = `[out features, in features]`.
 //!
-//! Weights are never repacked, so opening a model is mapping a file, and two models may share one mapping. The one
-//! exception: bytes that the file left misaligned for their dtype are copied once, because a typed view of them
-//! would be undefined. Repacked and quantised formats are further [`WeightDtype`]s.
+//! f32, f16 and bf16 lie row by row as in the file and are never copied, so opening such a model is mapping a file, and
+//! two models may share one mapping. (One exception: bytes that the file left misaligned for their dtype are copied
+//! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`.
 
-use crate::bytes::{SharedBytes, is_aligned_for, typed};
+use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed};
 use crate::error::KernelError;
-use half::bf16;
+use crate::quant::{BlockFormat, PANEL, Panel, PanelLayout, encode_row};
+use crate::simd::int8::BLOCK;
+use half::{bf16, f16};
+use rayon::prelude::*;
 use std::fmt;
 
 /// How a weight is stored.
@@ -15,17 +18,35 @@ use std::fmt;
 pub enum WeightDtype {
     /// 4 bytes; inputs stay f32.
     F32,
+    /// 2 bytes; inputs stay f32.
+    F16,
     /// 2 bytes; inputs are rounded to bf16, sums are f32.
     Bf16,
+    /// GGUF's q8_0, 8.5 bits a weight; inputs are rounded to int8 per 32, as for all that follow.
+    Q8_0,
+    /// GGUF's q4_0, 4.5 bits a weight.
+    Q4_0,
+    /// GGUF's q4_K, 4.5 bits a weight.
+    Q4K,
+    /// GGUF's q6_K, 6.56 bits a weight.
+    Q6K,
 }
 
 impl WeightDtype {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+    /// Every dtype.
+    pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4_0, Self::Q4K, Self::Q6K];
+
+    /// Bytes that `[rows, cols]` take in memory.
+    pub fn byte_len(self, [rows, cols]: [usize; 2]) -> usize {
+        match BlockFormat::of(self) {
+            Some(format) => rows.div_ceil(PANEL).saturating_mul(PanelLayout::new(format, cols).bytes()),
+            None => rows.saturating_mul(cols).saturating_mul(if self == Self::F32 { 4 } else { 2 }),
         }
+    }
+
+    /// Whether weights are integers in blocks with scales.
+    pub fn is_quantised(self) -> bool {
+        BlockFormat::of(self).is_some()
     }
 }
 
@@ -33,7 +54,12 @@ impl fmt::Display for WeightDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::F32 => "f32",
+            Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+            Self::Q4K => "q4_K",
+            Self::Q6K => "q6_K",
         })
     }
 }
@@ -45,37 +71,110 @@ pub struct Weight {
     rows: usize,
     cols: usize,
     bytes: SharedBytes,
+    /// Of a quantised weight.
+    layout: Option<PanelLayout>,
 }
 
 impl Weight {
-    /// `[rows, cols]` elements of `dtype` in `bytes`. `tensor` names it in the error.
-    pub fn new(
-        tensor: &str,
-        dtype: WeightDtype,
-        [rows, cols]: [usize; 2],
-        bytes: SharedBytes,
-    ) -> Result<Self, KernelError> {
-        let got = bytes.as_slice().len();
-        let expected = rows.saturating_mul(cols).saturating_mul(dtype.size());
+    /// `[rows, cols]` elements of f32, f16 or bf16 in `bytes`, row by row. `tensor` names it in the error.
+    ///
+    /// # Panics
+    /// If `dtype` is quantised: [`Weight::from_blocks`] takes those.
+    pub fn new(tensor: &str, dtype: WeightDtype, shape: [usize; 2], bytes: SharedBytes) -> Result<Self, KernelError> {
+        assert!(!dtype.is_quantised(), "{dtype} comes in blocks");
+        let (got, expected) = (bytes.as_slice().len(), dtype.byte_len(shape));
         if got != expected {
             return Err(KernelError::ByteLen { tensor: tensor.to_owned(), expected, got });
         }
         let aligned = match dtype {
             WeightDtype::F32 => is_aligned_for::<f32>(bytes.as_slice()),
-            WeightDtype::Bf16 => is_aligned_for::<u16>(bytes.as_slice()),
+            _ => is_aligned_for::<u16>(bytes.as_slice()),
         };
         let bytes = if aligned { bytes } else { SharedBytes::copied(bytes.as_slice()) };
-        Ok(Self { dtype, rows, cols, bytes })
+        let [rows, cols] = shape;
+        Ok(Self { dtype, rows, cols, bytes, layout: None })
+    }
+
+    /// `[rows, cols]` in the blocks of a GGUF file, row by row, interleaved here. `tensor` names it in the error.
+    ///
+    /// # Panics
+    /// If `dtype` is not quantised.
+    pub fn from_blocks(
+        tensor: &str,
+        dtype: WeightDtype,
+        [rows, cols]: [usize; 2],
+        bytes: &[u8],
+    ) -> Result<Self, KernelError> {
+        let format = BlockFormat::of(dtype).expect("a quantised dtype");
+        let (weights, block) = format.stored();
+        if !cols.is_multiple_of(weights) {
+            let tensor = tensor.to_owned();
+            return Err(KernelError::BlockCols { tensor, dtype, multiple: weights, got: cols });
+        }
+        let row_bytes = cols / weights * block;
+        let (got, expected) = (bytes.len(), rows.saturating_mul(row_bytes));
+        if got != expected {
+            return Err(KernelError::ByteLen { tensor: tensor.to_owned(), expected, got });
+        }
+        Ok(Self::interleaved(dtype, format, [rows, cols], |row, put| {
+            let mut index = 0;
+            for stored in bytes[row * row_bytes..][..row_bytes].chunks_exact(block) {
+                format.read(stored, |block| {
+                    put(index, &block);
+                    index += 1;
+                });
+            }
+        }))
+    }
+
+    /// `[rows, cols]` rounded to `dtype`; `fill` writes the values of one row into `[cols]`, on several threads at once.
+    pub fn from_rows(dtype: WeightDtype, shape: [usize; 2], fill: impl Fn(usize, &mut [f32]) + Sync) -> Self {
+        let [rows, cols] = shape;
+        if let Some(format) = BlockFormat::of(dtype) {
+            return Self::interleaved(dtype, format, shape, |row, put| {
+                let (mut values, mut index) = (vec![0.0; cols], 0);
+                fill(row, &mut values);
+                encode_row(format, &values, |block| {
+                    put(index, &block);
+                    index += 1;
+                });
+            });
+        }
+        let mut bytes = AlignedBytes::zeroed(dtype.byte_len(shape));
+        let row_bytes = dtype.byte_len([1, cols]);
+        bytes.as_mut().par_chunks_exact_mut(row_bytes.max(1)).enumerate().for_each(|(row, out)| {
+            let mut values = vec![0.0; cols];
+            fill(row, &mut values);
+            match dtype {
+                WeightDtype::F32 => write(&values, out, |value| value.to_ne_bytes()),
+                WeightDtype::F16 => write(&values, out, |value| f16::from_f32(value).to_ne_bytes()),
+                _ => write(&values, out, |value| bf16::from_f32(value).to_ne_bytes()),
+            }
+        });
+        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: None }
     }
 
     /// A copy of `values` (`[rows, cols]`), rounded to `dtype`. Panics if the length is not rows * cols.
     pub fn from_f32(dtype: WeightDtype, [rows, cols]: [usize; 2], values: &[f32]) -> Self {
         assert_eq!(values.len(), rows * cols, "values must be rows * cols");
-        let bytes: Vec<u8> = match dtype {
-            WeightDtype::F32 => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
-            WeightDtype::Bf16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
-        };
-        Self { dtype, rows, cols, bytes: SharedBytes::copied(&bytes) }
+        Self::from_rows(dtype, [rows, cols], |row, out| out.copy_from_slice(&values[row * cols..(row + 1) * cols]))
+    }
+
+    /// Panels of the blocks that `blocks` puts for each row.
+    fn interleaved(
+        dtype: WeightDtype,
+        format: BlockFormat,
+        [rows, cols]: [usize; 2],
+        blocks: impl Fn(usize, &mut dyn FnMut(usize, &crate::quant::RowBlock)) + Sync,
+    ) -> Self {
+        let layout = PanelLayout::new(format, cols);
+        let mut bytes = AlignedBytes::zeroed(dtype.byte_len([rows, cols]));
+        bytes.as_mut().par_chunks_exact_mut(layout.bytes().max(1)).enumerate().for_each(|(panel, out)| {
+            for (lane, row) in (panel * PANEL..rows.min((panel + 1) * PANEL)).enumerate() {
+                blocks(row, &mut |index, block| layout.put(out, lane, index, block));
+            }
+        });
+        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: Some(layout) }
     }
 
     /// How the elements are stored.
@@ -95,17 +194,30 @@ impl Weight {
 
     /// Bytes that one pass over this weight reads.
     pub fn byte_len(&self) -> usize {
-        self.rows * self.cols * self.dtype.size()
+        self.bytes.as_slice().len()
     }
 
     /// Row `row` as f32 into `out` (`[cols]`).
     pub fn row_f32(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "out must be [cols]");
         let range = row * self.cols..(row + 1) * self.cols;
+        if let Some(layout) = &self.layout {
+            let panel = &self.bytes.as_slice()[row / PANEL * layout.bytes()..][..layout.bytes()];
+            for (index, out) in out.chunks_mut(BLOCK).enumerate() {
+                let values = layout.values(panel, row % PANEL, index);
+                out.copy_from_slice(&values[..out.len()]);
+            }
+            return;
+        }
         match self.dtype {
             WeightDtype::F32 => out.copy_from_slice(&self.f32s()[range]),
-            WeightDtype::Bf16 => {
-                for (out, bits) in out.iter_mut().zip(&self.bf16s()[range]) {
+            WeightDtype::F16 => {
+                for (out, bits) in out.iter_mut().zip(&self.u16s()[range]) {
+                    *out = f16::from_bits(*bits).to_f32();
+                }
+            }
+            _ => {
+                for (out, bits) in out.iter_mut().zip(&self.u16s()[range]) {
                     *out = bf16::from_bits(*bits).to_f32();
                 }
             }
@@ -118,9 +230,22 @@ impl Weight {
         typed(self.bytes.as_slice())
     }
 
-    /// All elements as bf16 bits; panics unless the dtype is Bf16.
-    pub(crate) fn bf16s(&self) -> &[u16] {
-        assert_eq!(self.dtype, WeightDtype::Bf16);
+    /// The bits of all elements; panics unless the dtype is F16 or Bf16.
+    pub(crate) fn u16s(&self) -> &[u16] {
+        assert!(matches!(self.dtype, WeightDtype::F16 | WeightDtype::Bf16));
         typed(self.bytes.as_slice())
+    }
+
+    /// Weight rows `16 * index ..`; panics unless the dtype is quantised.
+    #[inline(always)]
+    pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
+        let layout = self.layout.as_ref().expect("a quantised weight");
+        Panel::new(layout, &self.bytes.as_slice()[index * layout.bytes()..][..layout.bytes()])
+    }
+}
+
+fn write<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
+    for (value, out) in values.iter().zip(out.as_chunks_mut::<N>().0) {
+        *out = bytes(*value);
     }
 }

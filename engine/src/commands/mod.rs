@@ -1,5 +1,6 @@
 //! The program's commands, one file each, and what they share.
 
+pub mod bench;
 pub mod demo;
 pub mod plugins;
 mod prompts;

@@ -10,6 +10,7 @@ pub mod resolved;
 pub use overrides::Override;
 pub use raw::RawConfig;
 pub use resolved::{Config, PartChoice, PartSource, PluginDirs, Sampling};
+pub(crate) use resolved::{DTYPE_NAMES, dtype_named};
 
 use std::path::{Path, PathBuf};
 

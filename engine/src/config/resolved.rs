@@ -171,10 +171,22 @@ fn check_device(device: Option<&str>) -> Result<(), ConfigError> {
 }
 
 fn weight_dtype(dtype: Option<&str>) -> Result<WeightDtype, ConfigError> {
-    match dtype {
-        None | Some("bf16") => Ok(WeightDtype::Bf16),
-        Some("f32") => Ok(WeightDtype::F32),
-        Some(other) => Err(value("model.dtype", format!("{other:?}"), "\"f32\" or \"bf16\"")),
+    let Some(name) = dtype else { return Ok(WeightDtype::Bf16) };
+    dtype_named(name).ok_or_else(|| value("model.dtype", format!("{name:?}"), DTYPE_NAMES))
+}
+
+/// What [`dtype_named`] knows, as an error says it.
+pub(crate) const DTYPE_NAMES: &str = "\"f32\", \"f16\", \"bf16\", \"q8_0\" or \"q4\"";
+
+/// The weights' dtype that a config means. `q4` is q4_K, and q6_K for the embedding and the output projection.
+pub(crate) fn dtype_named(name: &str) -> Option<WeightDtype> {
+    match name {
+        "f32" => Some(WeightDtype::F32),
+        "f16" => Some(WeightDtype::F16),
+        "bf16" => Some(WeightDtype::Bf16),
+        "q8_0" => Some(WeightDtype::Q8_0),
+        "q4" => Some(WeightDtype::Q4K),
+        _ => None,
     }
 }
 

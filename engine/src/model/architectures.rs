@@ -176,13 +176,6 @@ impl Architecture {
         self.heads * self.head_dim
     }
 
-    /// Elements of all matrices that a pass with logits multiplies by.
-    pub fn pass_elements(&self) -> usize {
-        let attention = 2 * self.query_width() + 2 * self.kv_width();
-        let layer = self.hidden_size * (attention + 3 * self.intermediate_size);
-        self.layers * layer + self.vocab_size * self.hidden_size
-    }
-
     /// Width of all key (or value) heads together.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim

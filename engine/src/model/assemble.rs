@@ -35,7 +35,7 @@ pub(super) fn assemble(architecture: &Architecture, loader: &WeightLoader<'_>) -
     let table = [architecture.vocab_size, architecture.hidden_size];
     let table_keys = "vocab_size and hidden_size";
     let table_of = |name: &str| -> Result<Linear, WeightsError> {
-        Ok(Linear::new(name, loader.matrix(&format!("{name}.weight"), table, table_keys)?, None)?)
+        Ok(Linear::new(name, loader.table(&format!("{name}.weight"), table, table_keys)?, None)?)
     };
     let shape = LayerShape {
         width: architecture.hidden_size,

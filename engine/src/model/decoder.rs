@@ -6,10 +6,11 @@
 //! because the output projection is a fifth of a small model's weights and prefill needs one row of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use foretoken_kernels::blocks::{DecoderLayer, ForwardRows, KvDtype, KvShape, KvViewMut, Linear, Workspace};
 use foretoken_kernels::ops::{AttentionSeq, PackedRows, RopeRows, RopeTable, embed, rmsnorm};
-use foretoken_kernels::{Exec, WeightDtype};
+use foretoken_kernels::{Exec, Profile, WeightDtype};
 
 use super::architectures::{Architecture, ConfigError};
 use super::assemble::{Parts, assemble};
@@ -94,8 +95,21 @@ impl Decoder {
         dtype: WeightDtype,
         exec: Exec,
     ) -> Result<Self, DecoderError> {
-        let loader = WeightLoader::new(checkpoint, dtype);
-        let Parts { embedding, layers, norm, head } = assemble(&architecture, &loader)?;
+        Self::assembled(architecture, &WeightLoader::new(checkpoint, dtype), dtype, exec)
+    }
+
+    /// A decoder with made-up weights, to measure without files.
+    pub fn random(architecture: Architecture, dtype: WeightDtype, exec: Exec) -> Result<Self, DecoderError> {
+        Self::assembled(architecture, &WeightLoader::random(dtype), dtype, exec)
+    }
+
+    fn assembled(
+        architecture: Architecture,
+        loader: &WeightLoader<'_>,
+        dtype: WeightDtype,
+        exec: Exec,
+    ) -> Result<Self, DecoderError> {
+        let Parts { embedding, layers, norm, head } = assemble(&architecture, loader)?;
         let rope = architecture.rope.table(architecture.head_dim);
         Ok(Self { architecture, dtype, exec, rope, embedding, layers, norm, head })
     }
@@ -109,6 +123,11 @@ impl Decoder {
         self.dtype
     }
 
+    /// The same model with its ops timed.
+    pub fn with_profile(self, profile: Arc<Profile>) -> Self {
+        Self { exec: self.exec.with_profile(profile), ..self }
+    }
+
     /// Where it runs.
     pub fn exec(&self) -> &Exec {
         &self.exec
@@ -119,9 +138,14 @@ impl Decoder {
         KvShape { layers: self.layers.len(), kv_dim: self.architecture.kv_width(), dtype }
     }
 
-    /// Bytes of weights that a pass with logits reads (the embedding's single rows left out).
+    /// Everything that a pass with logits multiplies by (the embedding's single rows left out).
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.layers.iter().flat_map(DecoderLayer::linears).chain([self.output()])
+    }
+
+    /// Bytes of weights that a pass with logits reads.
     pub fn weight_bytes(&self) -> usize {
-        self.architecture.pass_elements() * self.dtype.size()
+        self.linears().map(|linear| linear.weight().byte_len()).sum()
     }
 
     /// One pass. Panics if a size, token, position, row or layer is out of range: the engine has checked them.

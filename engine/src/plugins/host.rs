@@ -17,6 +17,7 @@ use foretoken_plugin_api::{
     Token,
 };
 
+use crate::config::{DTYPE_NAMES, dtype_named};
 use super::lanes::Lanes;
 use super::model::{self, HostModel};
 use crate::drafts::kernel_key;
@@ -98,9 +99,8 @@ impl HostApi for EngineHost {
     fn load_model(&self, path: &str, dtype: Option<&str>) -> Result<Arc<dyn ModelApi>> {
         let dtype = match dtype {
             None => self.shared.dtype,
-            Some("f32") => WeightDtype::F32,
-            Some("bf16") => WeightDtype::Bf16,
-            Some(other) => return Err(Error::options(format!("dtype = {other:?}: expected \"f32\" or \"bf16\""))),
+            Some(name) => dtype_named(name)
+                .ok_or_else(|| Error::options(format!("dtype = {name:?}: expected {DTYPE_NAMES}")))?,
         };
         let path = self.path(path);
         let decoder = Decoder::load(&path, dtype, self.shared.exec.clone());

@@ -14,9 +14,9 @@ pub fn bench(criterion: &mut Criterion) {
     let exec = machine::exec();
     println!("{:>10} {:>5} {:>9}  t(n)/t(1) at n = 2, 4, 6, 8, 64", "shape", "dtype", "t(1)");
     for shape in SHAPES {
-        for dtype in [WeightDtype::Bf16, WeightDtype::F32] {
+        for dtype in WeightDtype::ALL {
             let times = [1, 2, 4, 6, 8, 64].map(|rows| Case::new(&exec, dtype, shape, rows).seconds_per_call());
-            let gigabytes = (shape[0] * shape[1] * dtype.size()) as f64 / times[0] / 1e9;
+            let gigabytes = dtype.byte_len(shape) as f64 / times[0] / 1e9;
             let ratios = times[1..].iter().map(|t| format!(" {:5.2}", t / times[0])).collect::<String>();
             println!("{:>10} {dtype:>5} {gigabytes:4.1} GB/s {ratios}", format!("{}x{}", shape[0], shape[1]));
         }

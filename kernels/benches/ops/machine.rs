@@ -22,10 +22,17 @@ pub fn exec() -> Exec {
 }
 
 /// Weights of one shape that together fill the rotation.
-pub fn weights(dtype: WeightDtype, [rows, cols]: [usize; 2]) -> Vec<Weight> {
-    let bytes = rows * cols * dtype.size();
-    let part = |i: usize| SharedBytes::new(BUFFER.clone(), i * bytes..(i + 1) * bytes).expect("inside the buffer");
-    (0..ROTATION / bytes).map(|i| Weight::new("bench", dtype, [rows, cols], part(i)).expect("sized")).collect()
+pub fn weights(dtype: WeightDtype, shape: [usize; 2]) -> Vec<Weight> {
+    let count = (ROTATION / dtype.byte_len(shape)).max(1);
+    if !dtype.is_quantised() {
+        let bytes = dtype.byte_len(shape);
+        let part = |i: usize| SharedBytes::new(BUFFER.clone(), i * bytes..(i + 1) * bytes).expect("inside the buffer");
+        return (0..count).map(|i| Weight::new("bench", dtype, shape, part(i)).expect("sized")).collect();
+    }
+    let fill = |row: usize, out: &mut [f32]| {
+        out.iter_mut().enumerate().for_each(|(i, out)| *out = ((row * 131 + i * 7919) % 1009) as f32 / 504.5 - 1.0);
+    };
+    (0..count).map(|_| Weight::from_rows(dtype, shape, fill)).collect()
 }
 
 /// Numbers that look like activations.

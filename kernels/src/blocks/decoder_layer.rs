@@ -111,6 +111,12 @@ impl DecoderLayer {
         &self.shape
     }
 
+    /// Everything that a pass multiplies by.
+    pub fn linears(&self) -> [&Linear; 7] {
+        let DecoderLayerTensors { q, k, v, o, gate, up, down, .. } = &self.tensors;
+        [q, k, v, o, gate, up, down]
+    }
+
     /// The whole layer on the residual stream `hidden` (`[rows, width]`), in place. The rows' keys and values are
     /// stored in layer `index` of `kv`.
     pub fn forward(

@@ -1,4 +1,4 @@
-//! The lanes as two AVX2 registers, with FMA.
+//! The lanes as two AVX2 registers, with FMA and F16C.
 //!
 //! The low register holds lanes 0 to 7, so the horizontal sum starts by adding the registers and then halves, in the
 //! order that the portable level defines.
@@ -13,11 +13,11 @@ pub(crate) struct Avx2;
 
 type Lanes = [__m256; 2];
 
-/// Runs `kernel` with AVX2 and FMA.
+/// Runs `kernel` with AVX2, FMA and F16C.
 ///
 /// # Safety
-/// The processor must have both.
-#[target_feature(enable = "avx2,fma")]
+/// The processor must have all three.
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
 }
@@ -51,10 +51,13 @@ macro_rules! fold {
 
 impl Simd for Avx2 {
     type F = Lanes;
-    type Pair = [Lanes; 2];
+    type Part = __m256;
+    /// Evens and odds.
+    type Pair = [__m256; 2];
+    const PARTS: usize = 2;
     const PAIRED_INPUT: bool = false;
-    const REGISTERS: usize = 8;
-    const TILE_ROWS: usize = 2;
+    const TILE_ROWS: usize = 4;
+    const TILE_WEIGHTS: usize = 3;
 
     lanewise!(add, _mm256_add_ps, a, b);
     lanewise!(sub, _mm256_sub_ps, a, b);
@@ -118,18 +121,58 @@ impl Simd for Avx2 {
         super::portable::Portable::store_bf16(lanes, to);
     }
     #[inline(always)]
-    fn load_pair(from: &[u16; 2 * LANES]) -> [Lanes; 2] {
-        // SAFETY: AVX2 as above; each load takes 16 of the 32 elements.
-        let words = [0, 16].map(|at| unsafe { _mm256_loadu_si256(from.as_ptr().add(at).cast()) });
-        // SAFETY: AVX2 as above.
-        let even = words.map(|w| unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w)) });
-        // SAFETY: AVX2 as above. The mask keeps the upper half of each word, the odd element.
-        let odd = words.map(|w| unsafe { _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(-65536))) });
-        [even, odd]
+    fn load_f16(from: &[u16; LANES]) -> Lanes {
+        [Self::load_part_f16(from, 0), Self::load_part_f16(from, 1)]
     }
     #[inline(always)]
-    fn load_input(lines: &[Line]) -> [Lanes; 2] {
-        [Self::load(&lines[0].0), Self::load(&lines[1].0)]
+    fn load_u8(from: &[u8; LANES]) -> Lanes {
+        // SAFETY: AVX2 as above; each load takes 8 of the 16 bytes.
+        [0, 8].map(|at| unsafe {
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(at).cast())))
+        })
+    }
+    #[inline(always)]
+    fn from_i32(value: [__m256i; 2]) -> Lanes {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        value.map(|half| unsafe { _mm256_cvtepi32_ps(half) })
+    }
+    #[inline(always)]
+    fn load_part(from: &[f32; LANES], part: usize) -> __m256 {
+        let half = &from.as_chunks::<8>().0[part];
+        // SAFETY: AVX2 as above; the load takes exactly the 8 elements of `half`.
+        unsafe { _mm256_loadu_ps(half.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store_part(value: __m256, to: &mut [f32; LANES], part: usize) {
+        let half = &mut to.as_chunks_mut::<8>().0[part];
+        // SAFETY: AVX2 as above; the store fills exactly the 8 elements of `half`.
+        unsafe { _mm256_storeu_ps(half.as_mut_ptr(), value) }
+    }
+    #[inline(always)]
+    fn load_part_f16(from: &[u16; LANES], part: usize) -> __m256 {
+        let half = &from.as_chunks::<8>().0[part];
+        // SAFETY: F16C is part of the level; the load takes exactly the 8 elements of `half`.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(half.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn fma_part(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: called only inside `run`, so the processor has FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn load_pair(from: &[u16; 2 * LANES], part: usize) -> [__m256; 2] {
+        let half = &from.as_chunks::<16>().0[part];
+        // SAFETY: AVX2 as above; the load takes exactly the 16 elements of `half`. The mask keeps the upper half of
+        // each word, the odd element.
+        unsafe {
+            let words = _mm256_loadu_si256(half.as_ptr().cast());
+            let odd = _mm256_and_si256(words, _mm256_set1_epi32(-65536));
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)), _mm256_castsi256_ps(odd)]
+        }
+    }
+    #[inline(always)]
+    fn load_input(lines: &[Line], part: usize) -> [__m256; 2] {
+        [Self::load_part(&lines[0].0, part), Self::load_part(&lines[1].0, part)]
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {
@@ -137,7 +180,7 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
-    fn dot_pair(acc: Lanes, a: [Lanes; 2], b: [Lanes; 2]) -> Lanes {
-        Self::fma(a[1], b[1], Self::fma(a[0], b[0], acc))
+    fn dot_pair(acc: __m256, a: [__m256; 2], b: [__m256; 2]) -> __m256 {
+        Self::fma_part(a[1], b[1], Self::fma_part(a[0], b[0], acc))
     }
 }

@@ -15,8 +15,8 @@ pub(crate) struct Avx512<const BF16: bool>;
 /// Runs `kernel` with AVX-512.
 ///
 /// # Safety
-/// The processor must have AVX-512 F, BW, DQ and VL, AVX2 and FMA.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+/// The processor must have AVX-512 F, BW, DQ, VL and VNNI, AVX2, FMA and F16C.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<false>>()
 }
@@ -25,7 +25,7 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 ///
 /// # Safety
 /// As [`run`], and AVX-512 BF16.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true>>()
 }
@@ -59,11 +59,13 @@ macro_rules! fold {
 
 impl<const BF16: bool> Simd for Avx512<BF16> {
     type F = __m512;
+    type Part = __m512;
     /// Evens and odds, or, with BF16, the 32 bf16 in the first.
     type Pair = [__m512; 2];
+    const PARTS: usize = 1;
     const PAIRED_INPUT: bool = BF16;
-    const REGISTERS: usize = 32;
     const TILE_ROWS: usize = 8;
+    const TILE_WEIGHTS: usize = 3;
 
     lanewise!(add, _mm512_add_ps, a, b);
     lanewise!(sub, _mm512_sub_ps, a, b);
@@ -128,7 +130,38 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
     }
     #[inline(always)]
-    fn load_pair(from: &[u16; 2 * LANES]) -> [__m512; 2] {
+    fn load_f16(from: &[u16; LANES]) -> __m512 {
+        // SAFETY: AVX-512 as above; the load takes exactly the 16 elements.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn load_u8(from: &[u8; LANES]) -> __m512 {
+        // SAFETY: AVX-512 as above; the load takes exactly the 16 bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()))) }
+    }
+    #[inline(always)]
+    fn from_i32(value: __m512i) -> __m512 {
+        // SAFETY: AVX-512 as above.
+        unsafe { _mm512_cvtepi32_ps(value) }
+    }
+    #[inline(always)]
+    fn load_part(from: &[f32; LANES], _part: usize) -> __m512 {
+        Self::load(from)
+    }
+    #[inline(always)]
+    fn store_part(value: __m512, to: &mut [f32; LANES], _part: usize) {
+        Self::store(value, to);
+    }
+    #[inline(always)]
+    fn load_part_f16(from: &[u16; LANES], _part: usize) -> __m512 {
+        Self::load_f16(from)
+    }
+    #[inline(always)]
+    fn fma_part(a: __m512, b: __m512, c: __m512) -> __m512 {
+        Self::fma(a, b, c)
+    }
+    #[inline(always)]
+    fn load_pair(from: &[u16; 2 * LANES], _part: usize) -> [__m512; 2] {
         // SAFETY: AVX-512 as above; the load takes exactly the 32 elements. The mask keeps the odd elements.
         unsafe {
             let words = _mm512_loadu_si512(from.as_ptr().cast());
@@ -140,7 +173,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
     }
     #[inline(always)]
-    fn load_input(lines: &[Line]) -> [__m512; 2] {
+    fn load_input(lines: &[Line], _part: usize) -> [__m512; 2] {
         if BF16 { [Self::load(&lines[0].0); 2] } else { [Self::load(&lines[0].0), Self::load(&lines[1].0)] }
     }
     #[inline(always)]

@@ -13,9 +13,9 @@ use std::sync::OnceLock;
 pub enum SimdLevel {
     /// Plain Rust.
     Portable,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512 F, BW, DQ and VL.
+    /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
     /// AVX-512 with the BF16 dot product.
     Avx512Bf16,
@@ -64,12 +64,13 @@ impl SimdLevel {
 
 #[cfg(target_arch = "x86_64")]
 fn detect_now() -> SimdLevel {
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
     let avx512 = avx2
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni");
     match (avx2, avx512, is_x86_feature_detected!("avx512bf16")) {
         (_, true, true) => SimdLevel::Avx512Bf16,
         (_, true, false) => SimdLevel::Avx512,

@@ -9,6 +9,7 @@
 
 mod avx2;
 mod avx512;
+pub(crate) mod int8;
 mod level;
 mod math;
 mod portable;
@@ -19,24 +20,29 @@ pub(crate) use math::{exp, silu};
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
-/// A cache line of packed input: 16 f32, or the bits of 32 bf16.
+/// A cache line of packed input: 16 f32, the bits of 32 bf16, or bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub [f32; LANES]);
 
 /// The vector operations of one level. All are lane-wise unless they say otherwise; none is called outside of
 /// [`dispatch`], which is what makes the intrinsics behind them sound.
-pub(crate) trait Simd: Copy + 'static {
+pub(crate) trait Simd: int8::Int8 {
     /// 16 f32.
     type F: Copy;
-    /// 32 bf16 weights, ready for `dot_pair`.
+    /// One register's share of the 16 lanes. A tile of sums is made of these, so that it fills the registers of a
+    /// level whose vectors are shorter than 16 lanes without spilling.
+    type Part: Copy;
+    /// One part's share of 32 bf16, ready for `dot_pair`.
     type Pair: Copy;
+    /// Parts of the 16 lanes.
+    const PARTS: usize;
     /// Whether packed bf16 inputs stay bf16 (one line per 32) or are widened into evens and odds (two lines).
     const PAIRED_INPUT: bool;
-    /// Vector registers, counted in `F`s.
-    const REGISTERS: usize;
-    /// Most input rows of a linear's tile: their sums, with two weight rows or three, must fit the registers.
+    /// Most input rows of a linear's tile.
     const TILE_ROWS: usize;
+    /// Weight rows of a tile of `TILE_ROWS` input rows: together their sums must fit the registers.
+    const TILE_WEIGHTS: usize;
 
     fn splat(value: f32) -> Self::F;
     fn load(from: &[f32; LANES]) -> Self::F;
@@ -65,14 +71,28 @@ pub(crate) trait Simd: Copy + 'static {
     fn load_bf16(from: &[u16; LANES]) -> Self::F;
     /// Rounded to bf16, nearest even.
     fn store_bf16(value: Self::F, to: &mut [u16; LANES]);
-    /// 32 bf16 weights.
-    fn load_pair(from: &[u16; 2 * LANES]) -> Self::Pair;
-    /// 32 inputs from one or two lines, see `PAIRED_INPUT`.
-    fn load_input(lines: &[Line]) -> Self::Pair;
+    /// 16 f16, widened.
+    fn load_f16(from: &[u16; LANES]) -> Self::F;
+    /// 16 bytes as numbers from 0 to 255.
+    fn load_u8(from: &[u8; LANES]) -> Self::F;
+    /// 16 integers, rounded to nearest even where f32 cannot hold them.
+    fn from_i32(value: Self::I) -> Self::F;
+    /// Part `part` of 16 f32.
+    fn load_part(from: &[f32; LANES], part: usize) -> Self::Part;
+    /// Writes part `part` of 16 f32.
+    fn store_part(value: Self::Part, to: &mut [f32; LANES], part: usize);
+    /// Part `part` of 16 f16, widened.
+    fn load_part_f16(from: &[u16; LANES], part: usize) -> Self::Part;
+    /// a * b + c, rounded once.
+    fn fma_part(a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part;
+    /// Part `part` of 32 bf16 weights.
+    fn load_pair(from: &[u16; 2 * LANES], part: usize) -> Self::Pair;
+    /// Part `part` of 32 inputs from one or two lines, see `PAIRED_INPUT`.
+    fn load_input(lines: &[Line], part: usize) -> Self::Pair;
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
     /// Lane i: `acc + a[2i] * b[2i] + a[2i + 1] * b[2i + 1]`.
-    fn dot_pair(acc: Self::F, a: Self::Pair, b: Self::Pair) -> Self::F;
+    fn dot_pair(acc: Self::Part, a: Self::Pair, b: Self::Pair) -> Self::Part;
 }
 
 /// CPU code of an op, generic over the level.

@@ -4,7 +4,7 @@
 //! this level slow on x86-64, where nobody needs it for speed, and in exchange it rounds like all the others.
 
 use super::{LANES, Line, Simd};
-use half::bf16;
+use half::{bf16, f16};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -31,10 +31,12 @@ fn fold(mut a: Lanes, op: impl Fn(f32, f32) -> f32) -> f32 {
 
 impl Simd for Portable {
     type F = Lanes;
+    type Part = Lanes;
     type Pair = [Lanes; 2];
+    const PARTS: usize = 1;
     const PAIRED_INPUT: bool = false;
-    const REGISTERS: usize = 8;
-    const TILE_ROWS: usize = 2;
+    const TILE_ROWS: usize = 4;
+    const TILE_WEIGHTS: usize = 2;
 
     #[inline(always)]
     fn splat(value: f32) -> Lanes {
@@ -105,11 +107,39 @@ impl Simd for Portable {
         *to = value.map(|v| bf16::from_f32(v).to_bits());
     }
     #[inline(always)]
-    fn load_pair(from: &[u16; 2 * LANES]) -> [Lanes; 2] {
+    fn load_f16(from: &[u16; LANES]) -> Lanes {
+        from.map(|bits| f16::from_bits(bits).to_f32())
+    }
+    #[inline(always)]
+    fn load_u8(from: &[u8; LANES]) -> Lanes {
+        from.map(f32::from)
+    }
+    #[inline(always)]
+    fn from_i32(value: [i32; LANES]) -> Lanes {
+        value.map(|value| value as f32)
+    }
+    #[inline(always)]
+    fn load_part(from: &Lanes, _part: usize) -> Lanes {
+        *from
+    }
+    #[inline(always)]
+    fn store_part(value: Lanes, to: &mut Lanes, _part: usize) {
+        *to = value;
+    }
+    #[inline(always)]
+    fn load_part_f16(from: &[u16; LANES], _part: usize) -> Lanes {
+        Self::load_f16(from)
+    }
+    #[inline(always)]
+    fn fma_part(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        Self::fma(a, b, c)
+    }
+    #[inline(always)]
+    fn load_pair(from: &[u16; 2 * LANES], _part: usize) -> [Lanes; 2] {
         [0, 1].map(|odd| std::array::from_fn(|i| f32::from_bits(u32::from(from[2 * i + odd]) << 16)))
     }
     #[inline(always)]
-    fn load_input(lines: &[Line]) -> [Lanes; 2] {
+    fn load_input(lines: &[Line], _part: usize) -> [Lanes; 2] {
         [lines[0].0, lines[1].0]
     }
     #[inline(always)]

@@ -12,6 +12,7 @@ pub mod reference;
 use crate::blocks::KvLayer;
 use crate::error::KernelError;
 use crate::exec::Exec;
+use crate::profile::Op;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 use std::ops::Range;
@@ -147,6 +148,7 @@ pub fn attention(
     seqs: &[AttentionSeq<'_>],
     out: &mut [f32],
 ) {
+    let _timer = exec.time(Op::Attention);
     assert_eq!(out.len(), q.len(), "out must be [rows, heads * head_dim] like q");
     assert_eq!(kv.shape().kv_dim, shape.kv_dim(), "kv_dim of the KV memory and kv_heads * head_dim");
     let mut end = 0;

@@ -9,6 +9,7 @@ pub mod reference;
 pub(crate) use cpu::widen;
 
 use crate::exec::Exec;
+use crate::profile::Op;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 use crate::weight::Weight;
@@ -17,6 +18,7 @@ use crate::weight::Weight;
 ///
 /// Panics if a token is not below the table's vocab.
 pub fn embed(exec: &Exec, table: &Weight, tokens: &[u32], out: &mut [f32]) {
+    let _timer = exec.time(Op::Embed);
     let width = table.cols();
     assert_eq!(out.len(), tokens.len() * width, "out must be [tokens, width]");
     for token in tokens {

@@ -5,11 +5,10 @@
 //! a register tile shares each loaded vector. Inputs are packed once ([`PackedRows`]) and serve several weights in
 //! one parallel region (q, k and v; gate and up).
 //!
-//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum, whatever
-//! tile it falls in. A split over k would balance better for small weights, and is what this rules out.
+//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`), or
+//! one sum over ascending blocks of k (`panels`, for quantised weights), whatever tile it falls in. A split over k would balance better for small weights, and is what this rules out.
 
 mod cpu;
-mod format;
 mod pack;
 pub mod reference;
 
@@ -17,6 +16,7 @@ pub use pack::PackedRows;
 
 use crate::blocks::Linear;
 use crate::exec::Exec;
+use crate::profile::Op;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 use cpu::WeightBlock;
@@ -24,7 +24,7 @@ use std::ops::Range;
 
 /// Bytes of weights that one task walks over; they must stay cached while the chunks of inputs pass.
 const BLOCK_BYTES: usize = 128 * 1024;
-/// Weight rows of a task at least, and at most.
+/// Weight rows of a task at least, and at most: both multiples of a panel and of every tile's height.
 const BLOCK_ROWS: Range<usize> = 16..64;
 /// Weights that one region may serve.
 const MAX_JOBS: usize = 8;
@@ -41,6 +41,7 @@ pub struct LinearJob<'a> {
 ///
 /// Panics if a job's in features, dtype or output length do not match `x`, or if there are more than 8 jobs.
 pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
+    let _timer = exec.time(Op::Linear);
     assert!(jobs.len() <= MAX_JOBS, "at most {MAX_JOBS} jobs share a region, got {}", jobs.len());
     assert_eq!(x.simd(), exec.simd(), "inputs must be packed for the SIMD level they run at");
     let mut parts: [Option<Part<'_>>; MAX_JOBS] = [const { None }; MAX_JOBS];
@@ -74,9 +75,8 @@ impl<'a> Part<'a> {
         assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
         assert_eq!(weight.dtype(), x.dtype(), "dtype of the weight and that the rows were packed for");
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
-        let row_bytes = (weight.cols() * weight.dtype().size()).max(1);
-        // A multiple of every tile height, so that only the last block has a remainder.
-        let block_rows = (BLOCK_BYTES / row_bytes).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end) / 8 * 8;
+        let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
+        let block_rows = (BLOCK_BYTES / row_bytes / 16 * 16).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end);
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }
 

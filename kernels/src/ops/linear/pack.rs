@@ -1,11 +1,16 @@
 //! Inputs of a linear, rounded and laid out once for all weights that read them.
 //!
-//! For f32 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level has a
-//! bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. Rows are
-//! padded with zeros to whole steps, so no kernel has a tail on the input's side.
+//! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
+//! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
+//! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
+//! steps, so no kernel has a tail on the input's side.
 
+use super::cpu::NOTES;
 use crate::exec::Exec;
+use crate::profile::Op;
+use crate::quant::BlockFormat;
 use crate::shared::SharedMut;
+use crate::simd::int8::{BLOCK, InputLayout};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
 use crate::weight::WeightDtype;
 
@@ -35,13 +40,10 @@ impl PackedRows {
 
     /// Packs `x` (`[rows, cols]`) for weights of `dtype`, at the level of `exec`.
     pub fn pack(&mut self, exec: &Exec, dtype: WeightDtype, cols: usize, x: &[f32]) {
+        let _timer = exec.time(Op::Pack);
         assert!(cols > 0 && x.len().is_multiple_of(cols), "x must be [rows, cols]: {} values, {cols} cols", x.len());
         (self.dtype, self.simd, self.cols, self.rows) = (dtype, exec.simd(), cols, x.len() / cols);
-        self.row_lines = match dtype {
-            WeightDtype::F32 => cols.div_ceil(LANES),
-            WeightDtype::Bf16 if self.simd == SimdLevel::Avx512Bf16 => cols.div_ceil(2 * LANES),
-            WeightDtype::Bf16 => 2 * cols.div_ceil(2 * LANES),
-        };
+        self.row_lines = dispatch(self.simd, RowLines { dtype, cols });
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
         let shared = SharedMut::new(&mut self.lines);
@@ -78,6 +80,36 @@ impl PackedRows {
     }
 }
 
+/// Lines of a packed row.
+struct RowLines {
+    dtype: WeightDtype,
+    cols: usize,
+}
+
+impl Kernel for RowLines {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> usize {
+        let blocks = self.cols.div_ceil(BLOCK);
+        match input_layout::<S>(self.dtype) {
+            Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
+            None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
+            None if S::PAIRED_INPUT => self.cols.div_ceil(2 * LANES),
+            None => 2 * self.cols.div_ceil(2 * LANES),
+        }
+    }
+}
+
+/// How int8 inputs for a dtype are laid out; `None` if its inputs are not int8.
+#[inline(always)]
+fn input_layout<S: Simd>(dtype: WeightDtype) -> Option<InputLayout> {
+    match BlockFormat::of(dtype)? {
+        BlockFormat::Q8_0 | BlockFormat::Q6K => Some(S::WIDE_INPUT),
+        BlockFormat::Q4_0 | BlockFormat::Q4K => Some(S::NARROW_INPUT),
+    }
+}
+
 struct Pack<'a> {
     x: &'a [f32],
     cols: usize,
@@ -93,7 +125,7 @@ impl Kernel for Pack<'_> {
     fn run<S: Simd>(self) {
         for (x, lines) in self.x.chunks_exact(self.cols).zip(self.lines.chunks_exact_mut(self.row_lines)) {
             match self.dtype {
-                WeightDtype::F32 => {
+                WeightDtype::F32 | WeightDtype::F16 => {
                     for (x, line) in x.chunks(LANES).zip(lines) {
                         line.0 = padded(x, 0.0);
                     }
@@ -104,9 +136,50 @@ impl Kernel for Pack<'_> {
                         pack_pairs::<S>(x, lines);
                     }
                 }
+                dtype => pack_int8::<S>(dtype, x, words_mut(lines)),
             }
         }
     }
+}
+
+/// Every 32 values as int8 with the scale greatest / 127, followed by the notes of all blocks.
+#[inline(always)]
+fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
+    let (Some(format), Some(layout)) = (BlockFormat::of(dtype), input_layout::<S>(dtype)) else {
+        return;
+    };
+    let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
+    let blocks = words.chunks_exact_mut(layout.words()).zip(notes.as_chunks_mut::<NOTES>().0);
+    for (x, (words, notes)) in x.chunks(BLOCK).zip(blocks) {
+        let split = x.len().min(LANES);
+        let halves = [padded(&x[..split], 0.0), padded(&x[split..], 0.0)];
+        let [low, high] = halves.each_ref().map(|half| S::load(half));
+        let magnitude = |x| S::max(x, S::sub(S::splat(0.0), x));
+        let greatest = S::greatest(S::max(magnitude(low), magnitude(high)));
+        let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
+        let mut quants = [0i8; BLOCK];
+        for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
+            let mut rounded = [0.0; LANES];
+            S::store(S::round(S::mul(half, S::splat(inverse))), &mut rounded);
+            *quants = rounded.map(|value| value as i8);
+        }
+        layout.write(&quants, words);
+        let sum_of = |quants: &[i8]| quants.iter().map(|quant| i32::from(*quant)).sum::<i32>();
+        let (first, second) = (sum_of(&quants[..LANES]), sum_of(&quants[LANES..]));
+        *notes = [scale.to_bits() as i32, 0, 0, 0];
+        match format {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * (first + second),
+            BlockFormat::Q4K => notes[1] = (-scale * (first + second) as f32).to_bits() as i32,
+            BlockFormat::Q6K => (notes[1], notes[2]) = (-format.bias() * first, -format.bias() * second),
+        }
+    }
+}
+
+/// The bits of lines as words.
+#[inline(always)]
+fn words_mut(lines: &mut [Line]) -> &mut [i32] {
+    // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32; any 4 bytes are an i32, and an f32 again.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
 }
 
 /// Up to 32 values as bf16.

@@ -1,4 +1,4 @@
-//! The dot products in f64, inputs rounded to bf16 for bf16 weights as the op defines.
+//! The dot products in f64, inputs rounded as the op defines for the weights' dtype.
 //!
 //! The rounding of the inputs is part of the op's definition and not an error of it, so it is done here as well;
 //! what the tolerance has to cover is then only the order and the precision of the sum.
@@ -16,16 +16,23 @@ pub fn linear(linear: &Linear, x: &[f32]) -> Vec<f64> {
         weight.row_f32(o, &mut weights);
         let bias = linear.bias().map_or(0.0, |bias| f64::from(bias[o]));
         for (r, x) in x.chunks_exact(weight.cols()).enumerate() {
-            let dot: f64 = x.iter().zip(&weights).map(|(x, w)| input(weight.dtype(), *x) * f64::from(*w)).sum();
+            let dot: f64 = inputs(weight.dtype(), x).zip(&weights).map(|(x, w)| x * f64::from(*w)).sum();
             out[r * weight.rows() + o] = dot + bias;
         }
     }
     out
 }
 
-fn input(dtype: WeightDtype, x: f32) -> f64 {
-    match dtype {
-        WeightDtype::F32 => f64::from(x),
-        WeightDtype::Bf16 => bf16::from_f32(x).to_f64(),
-    }
+fn inputs(dtype: WeightDtype, x: &[f32]) -> impl Iterator<Item = f64> {
+    let rounded = move |x: &[f32]| -> Vec<f64> {
+        let greatest = x.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
+        let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
+        let value = |x: &f32| match dtype {
+            WeightDtype::F32 | WeightDtype::F16 => f64::from(*x),
+            WeightDtype::Bf16 => bf16::from_f32(*x).to_f64(),
+            _ => f64::from((x * inverse).round_ties_even()) * f64::from(scale),
+        };
+        x.iter().map(value).collect()
+    };
+    x.chunks(32).flat_map(rounded)
 }

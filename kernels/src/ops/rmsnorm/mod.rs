@@ -7,11 +7,13 @@ mod cpu;
 pub mod reference;
 
 use crate::exec::Exec;
+use crate::profile::Op;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 
 /// `out = x / sqrt(mean(x^2) + eps) * weight` per row; `x` and `out` are `[rows, width]`, `weight` is `[width]`.
 pub fn rmsnorm(exec: &Exec, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let _timer = exec.time(Op::RmsNorm);
     let width = check(x.len(), weight, out.len());
     let out = SharedMut::new(out);
     exec.for_rows(x.len() / width, width, &|rows| {
@@ -24,6 +26,7 @@ pub fn rmsnorm(exec: &Exec, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]
 
 /// The norm of every row of `x`, in place.
 pub fn rmsnorm_in_place(exec: &Exec, x: &mut [f32], weight: &[f32], eps: f32) {
+    let _timer = exec.time(Op::RmsNorm);
     let width = check(x.len(), weight, x.len());
     let rows = x.len() / width;
     let x = SharedMut::new(x);
@@ -36,6 +39,7 @@ pub fn rmsnorm_in_place(exec: &Exec, x: &mut [f32], weight: &[f32], eps: f32) {
 
 /// `residual += delta`, then `out = rmsnorm(residual)`; all three are `[rows, width]`.
 pub fn add_rmsnorm(exec: &Exec, residual: &mut [f32], delta: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let _timer = exec.time(Op::RmsNorm);
     let width = check(residual.len(), weight, out.len());
     assert_eq!(delta.len(), residual.len(), "delta must be [rows, width] like the residual");
     let (residual, out) = (SharedMut::new(residual), SharedMut::new(out));

@@ -12,12 +12,14 @@ pub use table::{RopeRows, RopeScaling, RopeTable};
 
 use crate::blocks::KvViewMut;
 use crate::exec::Exec;
+use crate::profile::Op;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 
 /// Rotates `q` (`[rows, heads * head_dim]`) and `k` (`[rows, kv_dim]`) in place, then stores `k` and `v`
 /// (`[rows, kv_dim]`) in `layer` of `kv`, row r in `slots[r]`. `rope` holds the rotation of every row.
 pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvViewMut<'_>, layer: usize) {
+    let _timer = exec.time(Op::RopeKv);
     let RopeKvRows { q, k, v, slots } = rows;
     let (count, kv_dim) = (slots.len(), kv.shape().kv_dim);
     assert_eq!(rope.rows(), count, "rope must hold a rotation for each row");

@@ -6,6 +6,7 @@ mod cpu;
 pub mod reference;
 
 use crate::exec::Exec;
+use crate::profile::Op;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 
@@ -14,6 +15,7 @@ const BLOCK: usize = 256;
 
 /// `out = gate / (1 + exp(-gate)) * up`, all of one length.
 pub fn swiglu(exec: &Exec, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let _timer = exec.time(Op::SwiGlu);
     assert_eq!(up.len(), gate.len(), "up must be as long as gate");
     assert_eq!(out.len(), gate.len(), "out must be as long as gate");
     let len = out.len();

@@ -1,0 +1,144 @@
+//! What this machine could do at most: the rate at which its threads read memory, and at which they multiply.
+//!
+//! Measured and not looked up, because the figures of a data sheet say nothing about a shared or virtual machine, and
+//! in the same process and on the same threads as what is held against them.
+
+use crate::bytes::{AlignedBytes, typed};
+use crate::exec::Exec;
+use crate::quant::BlockFormat;
+use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::{Kernel, LANES, Line, Simd, dispatch};
+use crate::weight::WeightDtype;
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Bytes of a task of the reading test.
+const PART: usize = 1 << 20;
+/// Steps of a task of the multiplying test.
+const STEPS: usize = 20_000;
+
+/// Memory to read, far more than the caches hold.
+pub struct ReadTest {
+    bytes: AlignedBytes,
+}
+
+impl ReadTest {
+    /// `len` bytes, rounded up to a MiB, all written once.
+    pub fn new(len: usize) -> Self {
+        let mut bytes = AlignedBytes::zeroed(len.next_multiple_of(PART));
+        bytes.as_mut().fill(1);
+        Self { bytes }
+    }
+
+    /// Bytes per second of one reading on all threads of `exec`.
+    pub fn bytes_per_second(&self, exec: &Exec) -> f64 {
+        let bytes = self.bytes.as_ref();
+        let start = Instant::now();
+        exec.pool().run(bytes.len() / PART, &|task| {
+            black_box(dispatch(exec.simd(), Sum(&bytes[task * PART..(task + 1) * PART])));
+        });
+        bytes.len() as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+struct Sum<'a>(&'a [u8]);
+
+impl Kernel for Sum<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> f32 {
+        let mut sums = [S::splat(0.0); 4];
+        for chunk in typed::<f32>(self.0).as_chunks::<LANES>().0.as_chunks::<4>().0 {
+            for (sum, chunk) in sums.iter_mut().zip(chunk) {
+                *sum = S::max(*sum, S::load(chunk));
+            }
+        }
+        S::greatest(S::max(S::max(sums[0], sums[1]), S::max(sums[2], sums[3])))
+    }
+}
+
+/// Multiply-adds per second on all threads of `exec`, with the instructions that a linear of `dtype` uses and every
+/// operand in a register or the first-level cache.
+pub fn multiply_add_rate(exec: &Exec, dtype: WeightDtype) -> f64 {
+    let start = Instant::now();
+    exec.pool().run(exec.threads(), &|_| {
+        black_box(dispatch(exec.simd(), Multiply(dtype)));
+    });
+    let per_thread = dispatch(exec.simd(), PerStep(dtype)) * STEPS;
+    (per_thread * exec.threads()) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Multiply-adds of a step of [`Multiply`].
+struct PerStep(WeightDtype);
+
+impl Kernel for PerStep {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> usize {
+        match (self.0.is_quantised(), self.0) {
+            (true, _) => S::PANEL_ROWS * LANES * BLOCK,
+            (_, WeightDtype::Bf16) => SUMS * 2 * LANES / S::PARTS,
+            _ => SUMS * LANES / S::PARTS,
+        }
+    }
+}
+
+/// Sums that run side by side, enough to hide the latency of an addition at every level.
+const SUMS: usize = 12;
+
+struct Multiply(WeightDtype);
+
+impl Kernel for Multiply {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> f32 {
+        let lines = black_box([Line([1.5; LANES]); 2]);
+        match BlockFormat::of(self.0) {
+            None if self.0 == WeightDtype::Bf16 => {
+                let (weights, input) = (S::load_pair(black_box(&[0x3f80; 2 * LANES]), 0), S::load_input(&lines, 0));
+                parts::<S>(|sum| S::dot_pair(sum, weights, input))
+            }
+            None => {
+                let (weights, input) = (S::load_part(&lines[0].0, 0), S::load_part(&lines[1].0, 0));
+                parts::<S>(|sum| S::fma_part(weights, input, sum))
+            }
+            // `PANEL_ROWS` of a level is 4 or 8.
+            Some(format) if S::PANEL_ROWS == 4 => blocks::<S, 4>(format),
+            Some(format) => blocks::<S, 8>(format),
+        }
+    }
+}
+
+#[inline(always)]
+fn parts<S: Simd>(add: impl Fn(S::Part) -> S::Part) -> f32 {
+    let mut sums = [S::load_part(&[0.0; LANES], 0); SUMS];
+    for _ in 0..STEPS {
+        for sum in &mut sums {
+            *sum = add(*sum);
+        }
+    }
+    let mut lanes = [0.0; LANES];
+    sums.into_iter().for_each(|sum| S::store_part(sum, black_box(&mut lanes), 0));
+    lanes[0]
+}
+
+#[inline(always)]
+fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
+    let (bytes, nibbles) = ([[3; QUAD]; QUADS], [[3; QUAD]; 4]);
+    let words = [1; 2 * QUADS];
+    let mut sums = [S::splat(0.0); N];
+    for _ in 0..STEPS {
+        let inputs = [black_box(&words[..]); N];
+        let ints = match format {
+            BlockFormat::Q8_0 | BlockFormat::Q6K => S::dot_bytes(black_box(&bytes), inputs, [0; N]),
+            BlockFormat::Q4_0 | BlockFormat::Q4K => S::dot_nibbles(black_box(&nibbles), inputs, [0; N]),
+        };
+        for (sum, ints) in sums.iter_mut().zip(ints) {
+            *sum = S::add(*sum, S::from_i32(ints));
+        }
+    }
+    sums.into_iter().map(S::sum).sum()
+}

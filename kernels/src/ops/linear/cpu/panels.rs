@@ -1,0 +1,202 @@
+//! Panels of 16 quantised weight rows times all packed input rows.
+//!
+//! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
+//! weight scales and the input's, and added to one f32 sum over ascending k. Inputs pass in chunks of N, so that a
+//! loaded quad of weights serves N rows.
+
+use super::WeightBlock;
+use crate::quant::{PANEL, Panel};
+use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::{LANES, Line, Simd};
+use crate::weight::WeightDtype;
+
+/// Words that follow the inputs of a row, per block: the input's scale, then what undoes the weights' bias.
+pub(crate) const NOTES: usize = 4;
+
+/// A packed input row as its words: all blocks' inputs, then all blocks' notes.
+struct Input<'a> {
+    words: &'a [i32],
+    notes: &'a [[i32; NOTES]],
+}
+
+impl<'a> Input<'a> {
+    #[inline(always)]
+    fn new(lines: &'a [Line], blocks: usize, block_words: usize) -> Self {
+        // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
+        let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
+        let (words, notes) = words.split_at(blocks * block_words);
+        Self { words, notes: &notes.as_chunks().0[..blocks] }
+    }
+}
+
+/// One block of a panel's format.
+trait PanelFormat<S: Simd> {
+    /// Words of a block of input.
+    const WORDS: usize;
+    /// Adds block `block` to the sums of N inputs.
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]);
+}
+
+#[inline(always)]
+fn words<'a, const N: usize>(inputs: &[Input<'a>; N], block: usize, words: usize) -> [&'a [i32]; N] {
+    std::array::from_fn(|n| &inputs[n].words[block * words..(block + 1) * words])
+}
+
+#[inline(always)]
+fn note<const N: usize>(inputs: &[Input<'_>; N], block: usize, index: usize) -> [i32; N] {
+    std::array::from_fn(|n| inputs[n].notes[block][index])
+}
+
+/// `sums += ints * scales * the inputs' scales`.
+#[inline(always)]
+fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], ints: [S::I; N], scales: S::F, inputs: [i32; N]) {
+    for ((sum, ints), input) in sums.iter_mut().zip(ints).zip(inputs) {
+        *sum = S::fma(S::mul(S::from_i32(ints), scales), S::splat(f32::from_bits(input as u32)), *sum);
+    }
+}
+
+struct Q8_0;
+
+impl<S: Simd> PanelFormat<S> for Q8_0 {
+    const WORDS: usize = S::WIDE_INPUT.words();
+
+    #[inline(always)]
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
+        let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
+        let ints = S::dot_bytes(quads, words(inputs, block, <Self as PanelFormat<S>>::WORDS), note(inputs, block, 1));
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), note(inputs, block, 0));
+    }
+}
+
+struct Q4_0;
+
+impl<S: Simd> PanelFormat<S> for Q4_0 {
+    const WORDS: usize = S::NARROW_INPUT.words();
+
+    #[inline(always)]
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
+        let words = words(inputs, block, <Self as PanelFormat<S>>::WORDS);
+        let ints = S::dot_nibbles(panel.quads(block), words, note(inputs, block, 1));
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), note(inputs, block, 0));
+    }
+}
+
+struct Q4K;
+
+impl<S: Simd> PanelFormat<S> for Q4K {
+    const WORDS: usize = S::NARROW_INPUT.words();
+
+    #[inline(always)]
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
+        let words = words(inputs, block, <Self as PanelFormat<S>>::WORDS);
+        let ints = S::dot_nibbles(panel.quads(block), words, [0; N]);
+        let [scales, minima] = panel.meta_bytes(block);
+        let [d, d_min] = panel.supers::<2>(block).map(|row| S::load_f16(row));
+        scaled::<S, N>(sums, ints, S::mul(d, S::load_u8(scales)), note(inputs, block, 0));
+        let minima = S::mul(d_min, S::load_u8(minima));
+        for (sum, input) in sums.iter_mut().zip(note(inputs, block, 1)) {
+            *sum = S::fma(minima, S::splat(f32::from_bits(input as u32)), *sum);
+        }
+    }
+}
+
+struct Q6K;
+
+impl<S: Simd> PanelFormat<S> for Q6K {
+    const WORDS: usize = S::WIDE_INPUT.words();
+
+    #[inline(always)]
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
+        let quads = sixes(panel.quads(block));
+        let words = words(inputs, block, <Self as PanelFormat<S>>::WORDS);
+        let [d] = panel.supers::<1>(block).map(|row| S::load_f16(row));
+        let scales = panel.meta_bytes(block);
+        for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
+            let words = words.map(|words| &words[half * words.len() / 2..]);
+            let ints = S::dot_bytes(quads, words, note(inputs, block, 1 + half));
+            // Scales are signed and stored with a bias of 128.
+            let scales = S::mul(d, S::sub(S::load_u8(&scales[half]), S::splat(128.0)));
+            scaled::<S, N>(sums, ints, scales, note(inputs, block, 0));
+        }
+    }
+}
+
+/// Quads of 6 bits a weight, unpacked to bytes: low halves in the first four, high pairs of bits in the last two.
+#[inline(always)]
+fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
+    let mut quads = [[0; QUAD]; QUADS];
+    for (at, quad) in quads.iter_mut().enumerate() {
+        let (low, high) = (&packed[at % 4], &packed[4 + at % 2]);
+        for ((byte, low), high) in quad.iter_mut().zip(low).zip(high) {
+            *byte = low >> (4 * (at / 4)) & 15 | (high >> (2 * (at / 2)) & 3) << 4;
+        }
+    }
+    quads
+}
+
+impl WeightBlock<'_> {
+    /// The block, if its weights are quantised.
+    #[inline(always)]
+    pub(super) fn walk_panels<S: Simd>(&self) {
+        match self.linear.weight().dtype() {
+            WeightDtype::Q8_0 => self.walk_format::<S, Q8_0>(),
+            WeightDtype::Q4_0 => self.walk_format::<S, Q4_0>(),
+            WeightDtype::Q4K => self.walk_format::<S, Q4K>(),
+            _ => self.walk_format::<S, Q6K>(),
+        }
+    }
+
+    #[inline(always)]
+    fn walk_format<S: Simd, T: PanelFormat<S>>(&self) {
+        let mut first = 0;
+        while first < self.x.rows() {
+            let left = self.x.rows() - first;
+            let count = left.div_ceil(left.div_ceil(S::PANEL_ROWS));
+            match count {
+                1 => self.panels::<S, T, 1>(first),
+                2 => self.panels::<S, T, 2>(first),
+                3 => self.panels::<S, T, 3>(first),
+                4 => self.panels::<S, T, 4>(first),
+                5 => self.panels::<S, T, 5>(first),
+                6 => self.panels::<S, T, 6>(first),
+                7 => self.panels::<S, T, 7>(first),
+                _ => self.panels::<S, T, 8>(first),
+            }
+            first += count;
+        }
+    }
+
+    /// Input rows `first .. first + N` over the block's panels.
+    #[inline(always)]
+    fn panels<S: Simd, T: PanelFormat<S>, const N: usize>(&self, first: usize) {
+        if N > S::PANEL_ROWS {
+            return;
+        }
+        let weight = self.linear.weight();
+        let blocks = weight.cols().div_ceil(BLOCK);
+        let inputs: [Input<'_>; N] = std::array::from_fn(|n| Input::new(self.x.row(first + n), blocks, T::WORDS));
+        for row in self.rows.clone().step_by(PANEL) {
+            let panel = weight.panel(row / PANEL);
+            let mut sums = [S::splat(0.0); N];
+            for block in 0..blocks {
+                T::add(&panel, block, &inputs, &mut sums);
+            }
+            for (n, sum) in sums.into_iter().enumerate() {
+                let mut lanes = [0.0; LANES];
+                S::store(sum, &mut lanes);
+                let rows = row..self.rows.end.min(row + PANEL);
+                let start = (first + n) * weight.rows();
+                // SAFETY: these are rows of this task's block of weights, so these columns are its own.
+                let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
+                match self.linear.bias() {
+                    None => out.copy_from_slice(&lanes[..out.len()]),
+                    Some(bias) => {
+                        for ((out, lane), bias) in out.iter_mut().zip(lanes).zip(&bias[rows]) {
+                            *out = lane + bias;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A block of weight rows, stored row by row, times all packed input rows.
+//!
+//! A tile of M weight rows by N input rows lives in registers. Tiles of every size compute an element the same way,
+//! so their choice is a matter of speed only. The loop over chunks of inputs is outside of the loop over the block's
+//! weight rows: the block is read from memory for the first chunk and from the cache for the others.
+//!
+//! Where a level needs several registers for 16 lanes, a tile is summed part by part, a stretch of k at a time: lanes
+//! do not mix before the horizontal sum, so the parts may go one after the other, and each can have all registers.
+
+use super::format::{Bf16, F16, F32, Format};
+use super::WeightBlock;
+use crate::simd::{LANES, Line, Simd};
+use crate::weight::WeightDtype;
+
+/// Steps of k after which a tile of several parts goes on to the next part, so that weights are still in the
+/// first-level cache when their other part is read.
+const STRETCH: usize = 64;
+
+impl WeightBlock<'_> {
+    /// The block, if its weights lie row by row.
+    #[inline(always)]
+    pub(super) fn walk_rows<S: Simd>(&self) {
+        let weight = self.linear.weight();
+        match weight.dtype() {
+            WeightDtype::F32 => self.walk::<S, F32>(weight.f32s()),
+            WeightDtype::F16 => self.walk::<S, F16>(weight.u16s()),
+            _ => self.walk::<S, Bf16>(weight.u16s()),
+        }
+    }
+
+    #[inline(always)]
+    fn walk<S: Simd, T: Format<S>>(&self, weights: &[T::Element]) {
+        let mut first = 0;
+        while first < self.x.rows() {
+            let left = self.x.rows() - first;
+            let count = left.div_ceil(left.div_ceil(S::TILE_ROWS));
+            match count {
+                1 => self.chunk::<S, T, 1>(weights, first),
+                2 => self.chunk::<S, T, 2>(weights, first),
+                3 => self.chunk::<S, T, 3>(weights, first),
+                4 => self.chunk::<S, T, 4>(weights, first),
+                5 => self.chunk::<S, T, 5>(weights, first),
+                6 => self.chunk::<S, T, 6>(weights, first),
+                7 => self.chunk::<S, T, 7>(weights, first),
+                _ => self.chunk::<S, T, 8>(weights, first),
+            }
+            first += count;
+        }
+    }
+
+    /// Input rows `first .. first + N` over the whole block.
+    #[inline(always)]
+    fn chunk<S: Simd, T: Format<S>, const N: usize>(&self, weights: &[T::Element], first: usize) {
+        // Rarer tiles of a level with few registers would only be dead code.
+        if N > S::TILE_ROWS {
+            return;
+        }
+        let inputs: [&[Line]; N] = std::array::from_fn(|n| self.x.row(first + n));
+        let mut row = self.rows.start;
+        // Few input rows have few sums to hide the latency of the additions behind, so their tiles are taller.
+        row = match (N, S::TILE_WEIGHTS) {
+            (1, _) => self.tiles::<S, T, 8, N>(weights, &inputs, first, row),
+            (2, _) | (3..=5, _) if 2 * N <= S::TILE_ROWS + 2 => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
+            (_, 3) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
+            _ => self.tiles::<S, T, 2, N>(weights, &inputs, first, row),
+        };
+        self.tiles::<S, T, 1, N>(weights, &inputs, first, row);
+    }
+
+    /// Tiles of M weight rows from `row` on, as many as fit; returns the first row left over.
+    #[inline(always)]
+    fn tiles<S: Simd, T: Format<S>, const M: usize, const N: usize>(
+        &self,
+        weights: &[T::Element],
+        inputs: &[&[Line]; N],
+        first: usize,
+        mut row: usize,
+    ) -> usize {
+        let (cols, outs) = (self.x.cols(), self.linear.weight().rows());
+        while row + M <= self.rows.end {
+            let sums = tile::<S, T, M, N>(std::array::from_fn(|m| &weights[(row + m) * cols..][..cols]), inputs);
+            for (m, sums) in sums.iter().enumerate() {
+                let bias = self.linear.bias().map_or(0.0, |bias| bias[row + m]);
+                for (n, sum) in sums.iter().enumerate() {
+                    // SAFETY: `row + m` belongs to this task's block of weight rows, so this column is its own.
+                    unsafe { self.out.write((first + n) * outs + row + m, S::sum(S::load(&sum.0)) + bias) };
+                }
+            }
+            row += M;
+        }
+        row
+    }
+}
+
+/// The lanes of M x N dot products, each one sum over ascending k.
+#[inline(always)]
+fn tile<S: Simd, T: Format<S>, const M: usize, const N: usize>(
+    weights: [&[T::Element]; M],
+    inputs: &[&[Line]; N],
+) -> [[Line; N]; M] {
+    let split = weights.map(T::split);
+    let steps = split[0].0.len();
+    assert!(split.iter().all(|(chunks, _)| chunks.len() == steps));
+    assert!(inputs.iter().all(|lines| lines.len() >= steps * T::LINES));
+    // The processor's own prefetcher is slow to follow M short rows; the next tile's lie right behind this one's.
+    let ahead = M * size_of_val(weights[0]);
+    let mut sums = [[Line([0.0; LANES]); N]; M];
+    let stretch = if S::PARTS == 1 { steps.max(1) } else { STRETCH };
+    for first in (0..steps).step_by(stretch) {
+        for part in 0..S::PARTS {
+            let mut registers = sums.map(|sums| sums.map(|sum| S::load_part(&sum.0, part)));
+            for k in first..steps.min(first + stretch) {
+                let loaded: [T::Loaded; M] = std::array::from_fn(|m| {
+                    // SAFETY: k < steps, the length of every list of chunks by the first assert.
+                    let chunk = unsafe { split[m].0.get_unchecked(k) };
+                    if part == 0 {
+                        S::prefetch(std::ptr::from_ref(chunk).cast::<u8>().wrapping_add(ahead));
+                    }
+                    T::load(chunk, part)
+                });
+                for n in 0..N {
+                    // SAFETY: (k + 1) * LINES <= steps * LINES, which every input has by the second assert.
+                    let lines = unsafe { inputs[n].get_unchecked(k * T::LINES..(k + 1) * T::LINES) };
+                    let input = T::input(lines, part);
+                    for m in 0..M {
+                        registers[m][n] = T::dot(registers[m][n], loaded[m], input);
+                    }
+                }
+            }
+            store::<S, M, N>(&registers, &mut sums, part);
+        }
+    }
+    if !split[0].1.is_empty() {
+        let rest = split.map(|(_, rest)| T::pad(rest));
+        for part in 0..S::PARTS {
+            let mut registers = sums.map(|sums| sums.map(|sum| S::load_part(&sum.0, part)));
+            for n in 0..N {
+                let input = T::input(&inputs[n][steps * T::LINES..], part);
+                for m in 0..M {
+                    registers[m][n] = T::dot(registers[m][n], T::load(&rest[m], part), input);
+                }
+            }
+            store::<S, M, N>(&registers, &mut sums, part);
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn store<S: Simd, const M: usize, const N: usize>(
+    registers: &[[S::Part; N]; M],
+    sums: &mut [[Line; N]; M],
+    part: usize,
+) {
+    for (registers, sums) in registers.iter().zip(sums) {
+        for (register, sum) in registers.iter().zip(sums) {
+            S::store_part(*register, &mut sum.0, part);
+        }
+    }
+}

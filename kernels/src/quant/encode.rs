@@ -1,0 +1,162 @@
+//! Blocks made from f32 weights, when a model is quantised at load.
+//!
+//! Scales are chosen by search: round with each of a few trial scales, then take the scale that is best for those
+//! quants by least squares, and keep the trial with the smallest error (the idea of ggml's `make_qx_quants` and
+//! `make_qkx2_quants`). Errors are weighted by a weight's own square plus the mean square, since large weights matter
+//! more to the output than their number says.
+
+use super::panel::f16_bits;
+use super::{BlockFormat, RowBlock};
+use crate::simd::int8::BLOCK;
+use half::f16;
+
+/// Blocks of a super-block.
+const SUPER: usize = 8;
+/// Trial scales to either side of the obvious one, and how far apart they lie, in quants.
+const TRIALS: i32 = 9;
+const TRIAL_STEP: f32 = 0.1;
+
+/// Calls `take` with every 32 weights of `row`, in order; the last are followed by zeros.
+pub(crate) fn encode_row(format: BlockFormat, row: &[f32], mut take: impl FnMut(RowBlock)) {
+    for values in row.chunks(SUPER * BLOCK) {
+        let mut padded = [[0.0; BLOCK]; SUPER];
+        padded.as_flattened_mut()[..values.len()].copy_from_slice(values);
+        let blocks = &padded[..values.len().div_ceil(BLOCK)];
+        match format {
+            BlockFormat::Q8_0 => blocks.iter().for_each(|values| take(q8_0(values))),
+            BlockFormat::Q4_0 => blocks.iter().for_each(|values| take(q4_0(values))),
+            BlockFormat::Q4K => q4k(blocks, &mut take),
+            BlockFormat::Q6K => q6k(blocks, &mut take),
+        }
+    }
+}
+
+fn q8_0(values: &[f32; BLOCK]) -> RowBlock {
+    let greatest = values.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
+    one_scale(values, greatest / 127.0, (-127, 127), 128)
+}
+
+fn q4_0(values: &[f32; BLOCK]) -> RowBlock {
+    one_scale(values, symmetric(values, 8), (-8, 7), 8)
+}
+
+/// A block with one f16 scale.
+fn one_scale(values: &[f32; BLOCK], scale: f32, (low, high): (i32, i32), bias: i32) -> RowBlock {
+    let bits = f16_bits(scale);
+    let inverse = inverse(f16::from_bits(bits).to_f32());
+    let quants = values.map(|value| (nearest(value * inverse, low, high) + bias) as u8);
+    RowBlock { quants, meta: bits.to_le_bytes(), supers: [0; 2] }
+}
+
+/// Scales and minima of 6 bits each, under f16 ones for the super-block.
+fn q4k(blocks: &[[f32; BLOCK]], take: &mut impl FnMut(RowBlock)) {
+    let mut chosen = [(0f32, 0f32); SUPER];
+    for (chosen, values) in chosen.iter_mut().zip(blocks) {
+        *chosen = asymmetric(values);
+    }
+    let greatest = chosen.iter().fold((0f32, 0f32), |greatest, (s, m)| (greatest.0.max(*s), greatest.1.max(*m)));
+    let supers = [greatest.0, greatest.1].map(|greatest| f16_bits(greatest / 63.0));
+    let [d, d_min] = supers.map(|bits| f16::from_bits(bits).to_f32());
+    for (values, (scale, minimum)) in blocks.iter().zip(chosen) {
+        let meta = [scale * inverse(d), minimum * inverse(d_min)].map(|value| nearest(value, 0, 63) as u8);
+        let (inverse, minimum) = (inverse(d * f32::from(meta[0])), d_min * f32::from(meta[1]));
+        let quants = values.map(|value| nearest((value + minimum) * inverse, 0, 15) as u8);
+        take(RowBlock { quants, meta, supers });
+    }
+}
+
+/// Signed scales of 8 bits for every 16 weights, under an f16 one for the super-block.
+fn q6k(blocks: &[[f32; BLOCK]], take: &mut impl FnMut(RowBlock)) {
+    let mut chosen = [[0f32; 2]; SUPER];
+    for (chosen, values) in chosen.iter_mut().zip(blocks) {
+        let (first, second) = values.split_at(BLOCK / 2);
+        *chosen = [symmetric(first, 32), symmetric(second, 32)];
+    }
+    let greatest = chosen.as_flattened().iter().fold(0f32, |greatest, scale| greatest.max(scale.abs()));
+    let supers = [f16_bits(greatest / 127.0), 0];
+    let d = f16::from_bits(supers[0]).to_f32();
+    for (values, scales) in blocks.iter().zip(chosen) {
+        let scales = scales.map(|scale| nearest(scale * inverse(d), -127, 127));
+        let mut quants = [0; BLOCK];
+        for (i, (quant, value)) in quants.iter_mut().zip(values).enumerate() {
+            *quant = (nearest(value * inverse(d * scales[i / 16] as f32), -32, 31) + 32) as u8;
+        }
+        take(RowBlock { quants, meta: scales.map(|scale| (scale + 128) as u8), supers });
+    }
+}
+
+/// The scale with which quants from `-limit` to `limit - 1` come closest to `values`.
+fn symmetric(values: &[f32], limit: i32) -> f32 {
+    // The extreme value takes the extreme quant, which is the negative one: so the scale may be negative.
+    let extreme = values.iter().fold(0f32, |extreme, value| if value.abs() > extreme.abs() { *value } else { extreme });
+    if extreme.abs() < f32::MIN_POSITIVE {
+        return 0.0;
+    }
+    let mean_square = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
+    let (mut best, mut best_gain) = (-extreme / limit as f32, 0.0);
+    for trial in -TRIALS..=TRIALS {
+        let inverse = -(limit as f32 + TRIAL_STEP * trial as f32) / extreme;
+        let (mut product, mut square) = (0f32, 0f32);
+        for value in values {
+            let quant = nearest(value * inverse, -limit, limit - 1) as f32;
+            let weight = mean_square + value * value;
+            product += weight * value * quant;
+            square += weight * quant * quant;
+        }
+        // The error with the best scale is a constant minus this.
+        let gain = if square > 0.0 { product * product / square } else { 0.0 };
+        if gain > best_gain {
+            (best, best_gain) = (product / square, gain);
+        }
+    }
+    best
+}
+
+/// Scale and minimum (which is subtracted, so at least 0) with which quants from 0 to 15 come closest to `values`.
+fn asymmetric(values: &[f32; BLOCK]) -> (f32, f32) {
+    let low = values.iter().copied().fold(0f32, f32::min);
+    let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if high - low < f32::MIN_POSITIVE {
+        return (0.0, -low);
+    }
+    let mean_square = values.iter().map(|value| value * value).sum::<f32>() / BLOCK as f32;
+    let (mut best, mut least) = (((high - low) / 15.0, -low), f32::INFINITY);
+    for trial in -TRIALS..=TRIALS {
+        let inverse = (15.0 + TRIAL_STEP * trial as f32) / (high - low);
+        let quants = values.map(|value| nearest((value - low) * inverse, 0, 15) as f32);
+        let (mut w, mut q, mut qq, mut x, mut xq) = (0f32, 0f32, 0f32, 0f32, 0f32);
+        for (value, quant) in values.iter().zip(quants) {
+            let weight = mean_square + value * value;
+            w += weight;
+            q += weight * quant;
+            qq += weight * quant * quant;
+            x += weight * value;
+            xq += weight * value * quant;
+        }
+        let determinant = w * qq - q * q;
+        if determinant <= 0.0 {
+            continue;
+        }
+        let (mut scale, mut offset) = ((w * xq - x * q) / determinant, (qq * x - q * xq) / determinant);
+        if offset > 0.0 {
+            (scale, offset) = (xq / qq, 0.0);
+        }
+        let error: f32 = values.iter().zip(quants).fold(0.0, |error, (value, quant)| {
+            let miss = scale * quant + offset - value;
+            error + (mean_square + value * value) * miss * miss
+        });
+        if error < least {
+            (best, least) = ((scale, -offset), error);
+        }
+    }
+    best
+}
+
+/// 1 / value, or 0: a scale of 0 stands for weights that are all 0.
+fn inverse(value: f32) -> f32 {
+    if value == 0.0 { 0.0 } else { 1.0 / value }
+}
+
+fn nearest(value: f32, low: i32, high: i32) -> i32 {
+    (value.round_ties_even() as i32).clamp(low, high)
+}

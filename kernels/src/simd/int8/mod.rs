@@ -1,0 +1,71 @@
+//! Dot products of unsigned weight bytes with signed input bytes, for 16 weight rows at a time.
+//!
+//! Quantised weights lie in panels: a *quad* is 64 bytes, the same 4 k of 16 weight rows, so lane i of every sum belongs
+//! to weight row i and no horizontal sum is ever taken. Sums of a block of 32 k are exact integers, so all levels agree
+//! bit for bit and VNNI is only a faster way to the same bits. Weights are stored unsigned (biased) because that is the
+//! form which VNNI, `maddubs` and a plain zero extension all take; the bias is undone by an integer that depends on the
+//! input alone.
+
+mod avx2;
+mod avx512;
+mod portable;
+
+/// Bytes of a quad: 4 k of 16 weight rows.
+pub(crate) const QUAD: usize = 64;
+/// Consecutive k that share a scale of the input, and k of a block of weights.
+pub(crate) const BLOCK: usize = 32;
+/// Quads of a block, when each weight is a byte.
+pub(crate) const QUADS: usize = 8;
+
+/// How a block of 32 input bytes is laid out, in words of 4 bytes. What a level asks for depends on the weights' range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InputLayout {
+    /// Word q: the i8 of k = 4q .. 4q + 4. 8 words a block.
+    Bytes,
+    /// Words 2q and 2q + 1: the i16 of k = 4q, 4q + 2 and of k = 4q + 1, 4q + 3. 16 words a block.
+    Shorts,
+}
+
+impl InputLayout {
+    /// Words of a block.
+    pub(crate) const fn words(self) -> usize {
+        match self {
+            Self::Bytes => QUADS,
+            Self::Shorts => 2 * QUADS,
+        }
+    }
+
+    /// Writes 32 inputs.
+    #[inline(always)]
+    pub(crate) fn write(self, inputs: &[i8; BLOCK], words: &mut [i32]) {
+        for (quad, inputs) in inputs.as_chunks::<4>().0.iter().enumerate() {
+            match self {
+                Self::Bytes => words[quad] = i32::from_le_bytes(inputs.map(|input| input as u8)),
+                Self::Shorts => {
+                    let pair = |low: i8, high: i8| i32::from(low) & 0xffff | i32::from(high) << 16;
+                    words[2 * quad] = pair(inputs[0], inputs[2]);
+                    words[2 * quad + 1] = pair(inputs[1], inputs[3]);
+                }
+            }
+        }
+    }
+}
+
+/// Integer operations of one level; like those of [`Simd`](super::Simd), called only inside `dispatch`.
+pub(crate) trait Int8: Copy + 'static {
+    /// 16 i32, one per weight row.
+    type I: Copy;
+    /// Layout of inputs for weights of 8 bits, and for weights of 4.
+    const WIDE_INPUT: InputLayout;
+    const NARROW_INPUT: InputLayout;
+    /// Most input rows of a panel's tile.
+    const PANEL_ROWS: usize;
+
+    /// 16 times the same.
+    fn splat_i32(value: i32) -> Self::I;
+    /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`).
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: [&[i32]; N], first: [i32; N]) -> [Self::I; N];
+    /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
+    /// ones (`NARROW_INPUT`).
+    fn dot_nibbles<const N: usize>(quads: &[[u8; QUAD]; 4], inputs: [&[i32]; N], first: [i32; N]) -> [Self::I; N];
+}

@@ -1,0 +1,54 @@
+//! The definition: plain loops over lanes. On aarch64, where NEON is part of the baseline, the compiler makes vectors
+//! of them.
+
+use super::super::portable::Portable;
+use super::{InputLayout, Int8, QUAD};
+use crate::simd::LANES;
+
+impl Int8 for Portable {
+    type I = [i32; LANES];
+    const WIDE_INPUT: InputLayout = InputLayout::Bytes;
+    const NARROW_INPUT: InputLayout = InputLayout::Bytes;
+    const PANEL_ROWS: usize = 4;
+
+    #[inline(always)]
+    fn splat_i32(value: i32) -> [i32; LANES] {
+        [value; LANES]
+    }
+    #[inline(always)]
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: [&[i32]; N], first: [i32; N]) -> [[i32; LANES]; N] {
+        let mut sums = first.map(|first| [first; LANES]);
+        for (at, quad) in quads.iter().enumerate() {
+            for (sums, input) in sums.iter_mut().zip(inputs) {
+                add_quad(sums, quad, input[at]);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    fn dot_nibbles<const N: usize>(
+        quads: &[[u8; QUAD]; 4],
+        inputs: [&[i32]; N],
+        first: [i32; N],
+    ) -> [[i32; LANES]; N] {
+        let mut sums = first.map(|first| [first; LANES]);
+        for (at, quad) in quads.iter().enumerate() {
+            let (low, high) = (quad.map(|byte| byte & 15), quad.map(|byte| byte >> 4));
+            for (sums, input) in sums.iter_mut().zip(inputs) {
+                add_quad(sums, &low, input[at]);
+                add_quad(sums, &high, input[4 + at]);
+            }
+        }
+        sums
+    }
+}
+
+#[inline(always)]
+fn add_quad(sums: &mut [i32; LANES], quad: &[u8; QUAD], input: i32) {
+    let input = input.to_le_bytes().map(|byte| i32::from(byte as i8));
+    for (sum, weights) in sums.iter_mut().zip(quad.as_chunks::<4>().0) {
+        for (weight, input) in weights.iter().zip(input) {
+            *sum += i32::from(*weight) * input;
+        }
+    }
+}
