@@ -79,7 +79,7 @@ impl Kernel for PerStep {
     fn run<S: Simd>(self) -> usize {
         match (self.0.is_quantised(), self.0) {
             (true, _) => S::PANEL_ROWS * LANES * BLOCK,
-            (_, WeightDtype::Bf16) => SUMS * 2 * LANES / S::PARTS,
+            (_, WeightDtype::Bf16) => SUMS * 2 * LANES / S::HALVES / S::PARTS,
             _ => SUMS * LANES / S::PARTS,
         }
     }
@@ -98,12 +98,24 @@ impl Kernel for Multiply {
         let lines = black_box([Line([1.5; LANES]); 2]);
         match BlockFormat::of(self.0) {
             None if self.0 == WeightDtype::Bf16 => {
-                let (weights, input) = (S::load_pair(black_box(&[0x3f80; 2 * LANES]), 0), S::load_input(&lines, 0));
-                parts::<S>(|sum| S::dot_pair(sum, weights, input))
+                let (weights, input) = (S::load_half(black_box(&[0x3f80; 2 * LANES]), 0, 0), S::load_input(&lines, 0, 0));
+                let mut sums = [S::load_part(&[0.0; LANES], 0); SUMS];
+                for _ in 0..STEPS {
+                    for sum in &mut sums {
+                        *sum = S::dot_half(*sum, weights, input);
+                    }
+                }
+                total::<S>(sums)
             }
             None => {
                 let (weights, input) = (S::load_part(&lines[0].0, 0), S::load_part(&lines[1].0, 0));
-                parts::<S>(|sum| S::fma_part(weights, input, sum))
+                let mut sums = [S::load_part(&[0.0; LANES], 0); SUMS];
+                for _ in 0..STEPS {
+                    for sum in &mut sums {
+                        *sum = S::fma_part(weights, input, *sum);
+                    }
+                }
+                total::<S>(sums)
             }
             // `PANEL_ROWS` of a level is 4 or 8.
             Some(format) if S::PANEL_ROWS == 4 => blocks::<S, 4>(format),
@@ -113,15 +125,11 @@ impl Kernel for Multiply {
 }
 
 #[inline(always)]
-fn parts<S: Simd>(add: impl Fn(S::Part) -> S::Part) -> f32 {
-    let mut sums = [S::load_part(&[0.0; LANES], 0); SUMS];
-    for _ in 0..STEPS {
-        for sum in &mut sums {
-            *sum = add(*sum);
-        }
-    }
+fn total<S: Simd>(sums: [S::Part; SUMS]) -> f32 {
     let mut lanes = [0.0; LANES];
-    sums.into_iter().for_each(|sum| S::store_part(sum, black_box(&mut lanes), 0));
+    for sum in sums {
+        S::store_part(sum, black_box(&mut lanes), 0);
+    }
     lanes[0]
 }
 
@@ -131,7 +139,7 @@ fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
     let words = [1; 2 * QUADS];
     let mut sums = [S::splat(0.0); N];
     for _ in 0..STEPS {
-        let inputs = [black_box(&words[..]); N];
+        let inputs: [&[i32]; N] = std::array::from_fn(|_| black_box(&words[..]));
         let ints = match format {
             BlockFormat::Q8_0 | BlockFormat::Q6K => S::dot_bytes(black_box(&bytes), inputs, [0; N]),
             BlockFormat::Q4_0 | BlockFormat::Q4K => S::dot_nibbles(black_box(&nibbles), inputs, [0; N]),

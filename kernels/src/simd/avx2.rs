@@ -49,15 +49,33 @@ macro_rules! fold {
     };
 }
 
+/// The even or odd ones of 16 bf16. The mask keeps the upper half of each double word, the odd element.
+#[inline(always)]
+fn widen(words: &[u16; 16], half: usize) -> __m256 {
+    let mut words = words.as_ptr();
+    // SAFETY: called only inside `run`, so the processor has AVX2; the load takes exactly the 16 elements. The empty
+    // assembly hides that the odds' address is the evens', so that a tile whose sums fill the registers loads again
+    // instead of keeping what it loaded and spilling sums.
+    unsafe {
+        if half == 1 {
+            std::arch::asm!("/* {0} */", inout(reg) words, options(pure, nomem, nostack, preserves_flags));
+        }
+        let words = _mm256_loadu_si256(words.cast());
+        _mm256_castsi256_ps(match half {
+            0 => _mm256_slli_epi32::<16>(words),
+            _ => _mm256_and_si256(words, _mm256_set1_epi32(-65536)),
+        })
+    }
+}
+
 impl Simd for Avx2 {
     type F = Lanes;
     type Part = __m256;
-    /// Evens and odds.
-    type Pair = [__m256; 2];
+    type Half = __m256;
+    const HALVES: usize = 2;
+    const INPUT_LINES: usize = 1;
     const PARTS: usize = 2;
-    const PAIRED_INPUT: bool = false;
     const TILE_ROWS: usize = 4;
-    const TILE_WEIGHTS: usize = 3;
 
     lanewise!(add, _mm256_add_ps, a, b);
     lanewise!(sub, _mm256_sub_ps, a, b);
@@ -160,19 +178,12 @@ impl Simd for Avx2 {
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
-    fn load_pair(from: &[u16; 2 * LANES], part: usize) -> [__m256; 2] {
-        let half = &from.as_chunks::<16>().0[part];
-        // SAFETY: AVX2 as above; the load takes exactly the 16 elements of `half`. The mask keeps the upper half of
-        // each word, the odd element.
-        unsafe {
-            let words = _mm256_loadu_si256(half.as_ptr().cast());
-            let odd = _mm256_and_si256(words, _mm256_set1_epi32(-65536));
-            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)), _mm256_castsi256_ps(odd)]
-        }
+    fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> __m256 {
+        widen(&from.as_chunks::<16>().0[part], half)
     }
     #[inline(always)]
-    fn load_input(lines: &[Line], part: usize) -> [__m256; 2] {
-        [Self::load_part(&lines[0].0, part), Self::load_part(&lines[1].0, part)]
+    fn load_input(lines: &[Line], part: usize, half: usize) -> __m256 {
+        widen(&lines[0].u16s().as_chunks::<16>().0[part], half)
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {
@@ -180,7 +191,7 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
-    fn dot_pair(acc: __m256, a: [__m256; 2], b: [__m256; 2]) -> __m256 {
-        Self::fma_part(a[1], b[1], Self::fma_part(a[0], b[0], acc))
+    fn dot_half(acc: __m256, a: __m256, b: __m256) -> __m256 {
+        Self::fma_part(a, b, acc)
     }
 }

@@ -60,12 +60,11 @@ macro_rules! fold {
 impl<const BF16: bool> Simd for Avx512<BF16> {
     type F = __m512;
     type Part = __m512;
-    /// Evens and odds, or, with BF16, the 32 bf16 in the first.
-    type Pair = [__m512; 2];
+    type Half = __m512;
+    const HALVES: usize = if BF16 { 1 } else { 2 };
+    const INPUT_LINES: usize = Self::HALVES;
     const PARTS: usize = 1;
-    const PAIRED_INPUT: bool = BF16;
     const TILE_ROWS: usize = 8;
-    const TILE_WEIGHTS: usize = 3;
 
     lanewise!(add, _mm512_add_ps, a, b);
     lanewise!(sub, _mm512_sub_ps, a, b);
@@ -161,20 +160,20 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         Self::fma(a, b, c)
     }
     #[inline(always)]
-    fn load_pair(from: &[u16; 2 * LANES], _part: usize) -> [__m512; 2] {
+    fn load_half(from: &[u16; 2 * LANES], _part: usize, half: usize) -> __m512 {
         // SAFETY: AVX-512 as above; the load takes exactly the 32 elements. The mask keeps the odd elements.
         unsafe {
             let words = _mm512_loadu_si512(from.as_ptr().cast());
-            if BF16 {
-                return [_mm512_castsi512_ps(words); 2];
-            }
-            let odd = _mm512_and_si512(words, _mm512_set1_epi32(-65536));
-            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(odd)]
+            _mm512_castsi512_ps(match (BF16, half) {
+                (true, _) => words,
+                (false, 0) => _mm512_slli_epi32::<16>(words),
+                (false, _) => _mm512_and_si512(words, _mm512_set1_epi32(-65536)),
+            })
         }
     }
     #[inline(always)]
-    fn load_input(lines: &[Line], _part: usize) -> [__m512; 2] {
-        if BF16 { [Self::load(&lines[0].0); 2] } else { [Self::load(&lines[0].0), Self::load(&lines[1].0)] }
+    fn load_input(lines: &[Line], _part: usize, half: usize) -> __m512 {
+        Self::load(&lines[half].0)
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {
@@ -182,15 +181,15 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
-    fn dot_pair(acc: __m512, a: [__m512; 2], b: [__m512; 2]) -> __m512 {
+    fn dot_half(acc: __m512, a: __m512, b: __m512) -> __m512 {
         if BF16 {
             // SAFETY: `BF16` is true only inside `run_bf16`, whose contract names the feature; both types are 64
             // plain bytes.
             unsafe {
-                let [a, b] = [a[0], b[0]].map(|bits| std::mem::transmute::<__m512, __m512bh>(bits));
+                let [a, b] = [a, b].map(|bits| std::mem::transmute::<__m512, __m512bh>(bits));
                 return _mm512_dpbf16_ps(acc, a, b);
             }
         }
-        Self::fma(a[1], b[1], Self::fma(a[0], b[0], acc))
+        Self::fma(a, b, acc)
     }
 }

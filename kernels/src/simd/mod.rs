@@ -3,7 +3,7 @@
 //! An op's CPU code is a [`Kernel`]: a struct of slices whose `run` is generic over [`Simd`]. [`dispatch`] calls it
 //! inside a function that has the level's target features, and since everything is `inline(always)` the whole body is
 //! compiled with them. The lanes and the order of the horizontal sum are the same at every level, and the portable
-//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_pair`). The
+//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half`). The
 //! alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
 //! level its own oracle.
 
@@ -25,6 +25,15 @@ pub(crate) const LANES: usize = 16;
 #[repr(C, align(64))]
 pub(crate) struct Line(pub [f32; LANES]);
 
+impl Line {
+    /// The same bits as 32 words.
+    #[inline(always)]
+    pub fn u16s(&self) -> &[u16; 2 * LANES] {
+        // SAFETY: both are 64 plain bytes, and a line is aligned beyond a u16.
+        unsafe { &*std::ptr::from_ref(self).cast() }
+    }
+}
+
 /// The vector operations of one level. All are lane-wise unless they say otherwise; none is called outside of
 /// [`dispatch`], which is what makes the intrinsics behind them sound.
 pub(crate) trait Simd: int8::Int8 {
@@ -33,16 +42,16 @@ pub(crate) trait Simd: int8::Int8 {
     /// One register's share of the 16 lanes. A tile of sums is made of these, so that it fills the registers of a
     /// level whose vectors are shorter than 16 lanes without spilling.
     type Part: Copy;
-    /// One part's share of 32 bf16, ready for `dot_pair`.
-    type Pair: Copy;
+    /// What `dot_half` takes of 32 bf16: one part's share of the evens or the odds, or all of a part.
+    type Half: Copy;
+    /// Calls of `dot_half` that a part of 32 bf16 takes: 1 where bf16 multiplies in pairs, else 2, evens then odds.
+    const HALVES: usize;
+    /// Lines of 32 packed bf16 inputs: 1 as bf16, 2 where they are better widened once than at every use.
+    const INPUT_LINES: usize;
     /// Parts of the 16 lanes.
     const PARTS: usize;
-    /// Whether packed bf16 inputs stay bf16 (one line per 32) or are widened into evens and odds (two lines).
-    const PAIRED_INPUT: bool;
     /// Most input rows of a linear's tile.
     const TILE_ROWS: usize;
-    /// Weight rows of a tile of `TILE_ROWS` input rows: together their sums must fit the registers.
-    const TILE_WEIGHTS: usize;
 
     fn splat(value: f32) -> Self::F;
     fn load(from: &[f32; LANES]) -> Self::F;
@@ -85,14 +94,14 @@ pub(crate) trait Simd: int8::Int8 {
     fn load_part_f16(from: &[u16; LANES], part: usize) -> Self::Part;
     /// a * b + c, rounded once.
     fn fma_part(a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part;
-    /// Part `part` of 32 bf16 weights.
-    fn load_pair(from: &[u16; 2 * LANES], part: usize) -> Self::Pair;
-    /// Part `part` of 32 inputs from one or two lines, see `PAIRED_INPUT`.
-    fn load_input(lines: &[Line], part: usize) -> Self::Pair;
+    /// Part `part` of 32 bf16 weights: of all, or of the evens (half 0) or odds (half 1).
+    fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> Self::Half;
+    /// The same of 32 inputs in `INPUT_LINES` lines: 32 bf16, or the evens and the odds as f32.
+    fn load_input(lines: &[Line], part: usize, half: usize) -> Self::Half;
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
-    /// Lane i: `acc + a[2i] * b[2i] + a[2i + 1] * b[2i + 1]`.
-    fn dot_pair(acc: Self::Part, a: Self::Pair, b: Self::Pair) -> Self::Part;
+    /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
+    fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;
 }
 
 /// CPU code of an op, generic over the level.

@@ -32,11 +32,11 @@ fn fold(mut a: Lanes, op: impl Fn(f32, f32) -> f32) -> f32 {
 impl Simd for Portable {
     type F = Lanes;
     type Part = Lanes;
-    type Pair = [Lanes; 2];
+    type Half = Lanes;
+    const HALVES: usize = 2;
+    const INPUT_LINES: usize = 2;
     const PARTS: usize = 1;
-    const PAIRED_INPUT: bool = false;
     const TILE_ROWS: usize = 4;
-    const TILE_WEIGHTS: usize = 2;
 
     #[inline(always)]
     fn splat(value: f32) -> Lanes {
@@ -135,17 +135,17 @@ impl Simd for Portable {
         Self::fma(a, b, c)
     }
     #[inline(always)]
-    fn load_pair(from: &[u16; 2 * LANES], _part: usize) -> [Lanes; 2] {
-        [0, 1].map(|odd| std::array::from_fn(|i| f32::from_bits(u32::from(from[2 * i + odd]) << 16)))
+    fn load_half(from: &[u16; 2 * LANES], _part: usize, half: usize) -> Lanes {
+        std::array::from_fn(|i| f32::from_bits(u32::from(from[2 * i + half]) << 16))
     }
     #[inline(always)]
-    fn load_input(lines: &[Line], _part: usize) -> [Lanes; 2] {
-        [lines[0].0, lines[1].0]
+    fn load_input(lines: &[Line], _part: usize, half: usize) -> Lanes {
+        lines[half].0
     }
     #[inline(always)]
     fn prefetch(_address: *const u8) {}
     #[inline(always)]
-    fn dot_pair(acc: Lanes, a: [Lanes; 2], b: [Lanes; 2]) -> Lanes {
-        Self::fma(a[1], b[1], Self::fma(a[0], b[0], acc))
+    fn dot_half(acc: Lanes, a: Lanes, b: Lanes) -> Lanes {
+        Self::fma(a, b, acc)
     }
 }

@@ -43,7 +43,7 @@ impl PackedRows {
         let _timer = exec.time(Op::Pack);
         assert!(cols > 0 && x.len().is_multiple_of(cols), "x must be [rows, cols]: {} values, {cols} cols", x.len());
         (self.dtype, self.simd, self.cols, self.rows) = (dtype, exec.simd(), cols, x.len() / cols);
-        self.row_lines = dispatch(self.simd, RowLines { dtype, cols });
+        self.row_lines = apart(dispatch(self.simd, RowLines { dtype, cols }));
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
         let shared = SharedMut::new(&mut self.lines);
@@ -80,6 +80,11 @@ impl PackedRows {
     }
 }
 
+/// A stride of at least `lines` at which neighbouring rows do not compete for the same sets of the first-level cache.
+fn apart(lines: usize) -> usize {
+    if lines.is_multiple_of(8) { lines + 3 } else { lines }
+}
+
 /// Lines of a packed row.
 struct RowLines {
     dtype: WeightDtype,
@@ -95,8 +100,7 @@ impl Kernel for RowLines {
         match input_layout::<S>(self.dtype) {
             Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
             None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
-            None if S::PAIRED_INPUT => self.cols.div_ceil(2 * LANES),
-            None => 2 * self.cols.div_ceil(2 * LANES),
+            None => S::INPUT_LINES * self.cols.div_ceil(2 * LANES),
         }
     }
 }
@@ -131,8 +135,7 @@ impl Kernel for Pack<'_> {
                     }
                 }
                 WeightDtype::Bf16 => {
-                    let step_lines = if S::PAIRED_INPUT { 1 } else { 2 };
-                    for (x, lines) in x.chunks(2 * LANES).zip(lines.chunks_exact_mut(step_lines)) {
+                    for (x, lines) in x.chunks(2 * LANES).zip(lines.chunks_exact_mut(S::INPUT_LINES)) {
                         pack_pairs::<S>(x, lines);
                     }
                 }
@@ -192,7 +195,7 @@ fn pack_pairs<S: Simd>(x: &[f32], lines: &mut [Line]) {
         S::store_bf16(S::load(half), bits);
     }
     let bits = bits.as_flattened();
-    if S::PAIRED_INPUT {
+    if S::INPUT_LINES == 1 {
         let word = |i: usize| u32::from(bits[2 * i]) | u32::from(bits[2 * i + 1]) << 16;
         lines[0].0 = std::array::from_fn(|i| f32::from_bits(word(i)));
     } else {

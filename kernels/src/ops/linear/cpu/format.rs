@@ -10,8 +10,10 @@ pub(super) trait Format<S: Simd> {
     type Element: Copy;
     /// The elements of a step.
     type Chunk;
-    /// One part of a step's weights in registers.
+    /// One part of a step's weights, or of one half of them, in registers.
     type Loaded: Copy;
+    /// Calls of `dot` that a part of a step takes.
+    const HALVES: usize;
     /// Lines of packed input that a step reads.
     const LINES: usize;
 
@@ -19,8 +21,8 @@ pub(super) trait Format<S: Simd> {
     fn split(row: &[Self::Element]) -> (&[Self::Chunk], &[Self::Element]);
     /// The rest of a row, followed by zeros.
     fn pad(rest: &[Self::Element]) -> Self::Chunk;
-    fn load(chunk: &Self::Chunk, part: usize) -> Self::Loaded;
-    fn input(lines: &[Line], part: usize) -> Self::Loaded;
+    fn load(chunk: &Self::Chunk, part: usize, half: usize) -> Self::Loaded;
+    fn input(lines: &[Line], part: usize, half: usize) -> Self::Loaded;
     fn dot(sum: S::Part, weights: Self::Loaded, input: Self::Loaded) -> S::Part;
 }
 
@@ -31,6 +33,7 @@ impl<S: Simd> Format<S> for F32 {
     type Element = f32;
     type Chunk = [f32; LANES];
     type Loaded = S::Part;
+    const HALVES: usize = 1;
     const LINES: usize = 1;
 
     #[inline(always)]
@@ -42,11 +45,11 @@ impl<S: Simd> Format<S> for F32 {
         padded(rest, 0.0)
     }
     #[inline(always)]
-    fn load(chunk: &[f32; LANES], part: usize) -> S::Part {
+    fn load(chunk: &[f32; LANES], part: usize, _half: usize) -> S::Part {
         S::load_part(chunk, part)
     }
     #[inline(always)]
-    fn input(lines: &[Line], part: usize) -> S::Part {
+    fn input(lines: &[Line], part: usize, _half: usize) -> S::Part {
         S::load_part(&lines[0].0, part)
     }
     #[inline(always)]
@@ -62,6 +65,7 @@ impl<S: Simd> Format<S> for F16 {
     type Element = u16;
     type Chunk = [u16; LANES];
     type Loaded = S::Part;
+    const HALVES: usize = 1;
     const LINES: usize = 1;
 
     #[inline(always)]
@@ -73,11 +77,11 @@ impl<S: Simd> Format<S> for F16 {
         padded(rest, 0)
     }
     #[inline(always)]
-    fn load(chunk: &[u16; LANES], part: usize) -> S::Part {
+    fn load(chunk: &[u16; LANES], part: usize, _half: usize) -> S::Part {
         S::load_part_f16(chunk, part)
     }
     #[inline(always)]
-    fn input(lines: &[Line], part: usize) -> S::Part {
+    fn input(lines: &[Line], part: usize, _half: usize) -> S::Part {
         S::load_part(&lines[0].0, part)
     }
     #[inline(always)]
@@ -92,8 +96,9 @@ pub(super) struct Bf16;
 impl<S: Simd> Format<S> for Bf16 {
     type Element = u16;
     type Chunk = [u16; 2 * LANES];
-    type Loaded = S::Pair;
-    const LINES: usize = if S::PAIRED_INPUT { 1 } else { 2 };
+    type Loaded = S::Half;
+    const HALVES: usize = S::HALVES;
+    const LINES: usize = S::INPUT_LINES;
 
     #[inline(always)]
     fn split(row: &[u16]) -> (&[[u16; 2 * LANES]], &[u16]) {
@@ -106,15 +111,15 @@ impl<S: Simd> Format<S> for Bf16 {
         chunk
     }
     #[inline(always)]
-    fn load(chunk: &[u16; 2 * LANES], part: usize) -> S::Pair {
-        S::load_pair(chunk, part)
+    fn load(chunk: &[u16; 2 * LANES], part: usize, half: usize) -> S::Half {
+        S::load_half(chunk, part, half)
     }
     #[inline(always)]
-    fn input(lines: &[Line], part: usize) -> S::Pair {
-        S::load_input(lines, part)
+    fn input(lines: &[Line], part: usize, half: usize) -> S::Half {
+        S::load_input(lines, part, half)
     }
     #[inline(always)]
-    fn dot(sum: S::Part, weights: S::Pair, input: S::Pair) -> S::Part {
-        S::dot_pair(sum, weights, input)
+    fn dot(sum: S::Part, weights: S::Half, input: S::Half) -> S::Part {
+        S::dot_half(sum, weights, input)
     }
 }

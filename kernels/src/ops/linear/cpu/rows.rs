@@ -11,10 +11,13 @@ use super::format::{Bf16, F16, F32, Format};
 use super::WeightBlock;
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
+use std::ops::Range;
 
 /// Steps of k after which a tile of several parts goes on to the next part, so that weights are still in the
 /// first-level cache when their other part is read.
-const STRETCH: usize = 64;
+const STRETCH: usize = 16;
+/// Parts of 16 lanes at any level.
+const MOST_PARTS: usize = 2;
 
 impl WeightBlock<'_> {
     /// The block, if its weights lie row by row.
@@ -58,10 +61,10 @@ impl WeightBlock<'_> {
         let inputs: [&[Line]; N] = std::array::from_fn(|n| self.x.row(first + n));
         let mut row = self.rows.start;
         // Few input rows have few sums to hide the latency of the additions behind, so their tiles are taller.
-        row = match (N, S::TILE_WEIGHTS) {
-            (1, _) => self.tiles::<S, T, 8, N>(weights, &inputs, first, row),
-            (2, _) | (3..=5, _) if 2 * N <= S::TILE_ROWS + 2 => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
-            (_, 3) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
+        row = match (N, S::TILE_ROWS) {
+            (1, 8) => self.tiles::<S, T, 8, N>(weights, &inputs, first, row),
+            (2..=5, 8) | (1, _) => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
+            (_, 8) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
             _ => self.tiles::<S, T, 2, N>(weights, &inputs, first, row),
         };
         self.tiles::<S, T, 1, N>(weights, &inputs, first, row);
@@ -102,59 +105,81 @@ fn tile<S: Simd, T: Format<S>, const M: usize, const N: usize>(
     let steps = split[0].0.len();
     assert!(split.iter().all(|(chunks, _)| chunks.len() == steps));
     assert!(inputs.iter().all(|lines| lines.len() >= steps * T::LINES));
-    // The processor's own prefetcher is slow to follow M short rows; the next tile's lie right behind this one's.
-    let ahead = M * size_of_val(weights[0]);
     let mut sums = [[Line([0.0; LANES]); N]; M];
-    let stretch = if S::PARTS == 1 { steps.max(1) } else { STRETCH };
-    for first in (0..steps).step_by(stretch) {
-        for part in 0..S::PARTS {
-            let mut registers = sums.map(|sums| sums.map(|sum| S::load_part(&sum.0, part)));
-            for k in first..steps.min(first + stretch) {
-                let loaded: [T::Loaded; M] = std::array::from_fn(|m| {
-                    // SAFETY: k < steps, the length of every list of chunks by the first assert.
-                    let chunk = unsafe { split[m].0.get_unchecked(k) };
-                    if part == 0 {
-                        S::prefetch(std::ptr::from_ref(chunk).cast::<u8>().wrapping_add(ahead));
-                    }
-                    T::load(chunk, part)
-                });
-                for n in 0..N {
-                    // SAFETY: (k + 1) * LINES <= steps * LINES, which every input has by the second assert.
-                    let lines = unsafe { inputs[n].get_unchecked(k * T::LINES..(k + 1) * T::LINES) };
-                    let input = T::input(lines, part);
-                    for m in 0..M {
-                        registers[m][n] = T::dot(registers[m][n], loaded[m], input);
-                    }
-                }
+    let chunks = split.map(|(chunks, _)| chunks);
+    match (S::PARTS, N) {
+        (1, _) => walk::<S, T, M, N, 0, 1>(chunks, inputs, 0..steps, &mut sums),
+        // The few sums of few input rows fit the registers in both parts at once.
+        (_, ..3) => walk::<S, T, M, N, 0, 2>(chunks, inputs, 0..steps, &mut sums),
+        _ => {
+            for first in (0..steps).step_by(STRETCH) {
+                let stretch = first..steps.min(first + STRETCH);
+                walk::<S, T, M, N, 0, 1>(chunks, inputs, stretch.clone(), &mut sums);
+                walk::<S, T, M, N, 1, 2>(chunks, inputs, stretch, &mut sums);
             }
-            store::<S, M, N>(&registers, &mut sums, part);
         }
     }
     if !split[0].1.is_empty() {
-        let rest = split.map(|(_, rest)| T::pad(rest));
-        for part in 0..S::PARTS {
-            let mut registers = sums.map(|sums| sums.map(|sum| S::load_part(&sum.0, part)));
-            for n in 0..N {
-                let input = T::input(&inputs[n][steps * T::LINES..], part);
-                for m in 0..M {
-                    registers[m][n] = T::dot(registers[m][n], T::load(&rest[m], part), input);
-                }
-            }
-            store::<S, M, N>(&registers, &mut sums, part);
+        let rest = split.map(|(_, rest)| [T::pad(rest)]);
+        let inputs: [&[Line]; N] = std::array::from_fn(|n| &inputs[n][steps * T::LINES..]);
+        let rest: [&[T::Chunk]; M] = std::array::from_fn(|m| &rest[m][..]);
+        match S::PARTS {
+            1 => walk::<S, T, M, N, 0, 1>(rest, &inputs, 0..1, &mut sums),
+            _ => walk::<S, T, M, N, 0, 2>(rest, &inputs, 0..1, &mut sums),
         }
     }
     sums
 }
 
+/// Adds steps `steps` to parts FROM to TO of the sums.
 #[inline(always)]
-fn store<S: Simd, const M: usize, const N: usize>(
-    registers: &[[S::Part; N]; M],
+fn walk<S: Simd, T: Format<S>, const M: usize, const N: usize, const FROM: usize, const TO: usize>(
+    chunks: [&[T::Chunk]; M],
+    inputs: &[&[Line]; N],
+    steps: Range<usize>,
     sums: &mut [[Line; N]; M],
-    part: usize,
 ) {
-    for (registers, sums) in registers.iter().zip(sums) {
-        for (register, sum) in registers.iter().zip(sums) {
-            S::store_part(*register, &mut sum.0, part);
+    // The processor's own prefetcher is slow to follow M short rows; the next tile's lie right behind this one's.
+    let ahead = M * size_of_val(chunks[0]);
+    // Loops, because a closure that is not inlined would lose the level's instructions.
+    let mut registers = [[[S::load_part(&[0.0; LANES], 0); N]; M]; MOST_PARTS];
+    for part in FROM..TO {
+        for m in 0..M {
+            for n in 0..N {
+                registers[part][m][n] = S::load_part(&sums[m][n].0, part);
+            }
+        }
+    }
+    for k in steps {
+        for part in FROM..TO {
+            for half in 0..T::HALVES {
+                let mut loaded = [None; M];
+                for m in 0..M {
+                    // SAFETY: `tile` asserts that every list of chunks is as long as its steps, which k is below.
+                    let chunk = unsafe { chunks[m].get_unchecked(k) };
+                    if (part, half) == (0, 0) {
+                        S::prefetch(std::ptr::from_ref(chunk).cast::<u8>().wrapping_add(ahead));
+                    }
+                    loaded[m] = Some(T::load(chunk, part, half));
+                }
+                for n in 0..N {
+                    // SAFETY: `tile` asserts that every input has LINES lines for each step.
+                    let lines = unsafe { inputs[n].get_unchecked(k * T::LINES..(k + 1) * T::LINES) };
+                    let input = T::input(lines, part, half);
+                    for m in 0..M {
+                        if let Some(weights) = loaded[m] {
+                            registers[part][m][n] = T::dot(registers[part][m][n], weights, input);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for part in FROM..TO {
+        for m in 0..M {
+            for n in 0..N {
+                S::store_part(registers[part][m][n], &mut sums[m][n].0, part);
+            }
         }
     }
 }
