@@ -1,4 +1,4 @@
-//! Every hot operation of Foretoken on the CPU, and the blocks that models and heads are made of.
+//! Every hot operation of Foretoken on CPU and [`cuda`], and the blocks that models and heads are made of.
 //!
 //! The crate knows no model and no plugin: the engine's decoder and a plugin's head are both composed from
 //! [`blocks`], which are composed from [`ops`], and all run on one [`Exec`].
@@ -16,6 +16,7 @@
 pub mod blocks;
 mod bytes;
 pub mod ceiling;
+pub mod cuda;
 mod error;
 mod exec;
 pub mod noise;

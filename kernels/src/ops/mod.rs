@@ -1,6 +1,6 @@
 //! The hot operations. Each is a folder with one stem: `mod.rs` checks named dimensions and splits the work,
 //! `cpu.rs` computes, generic over the SIMD level, and `reference.rs` is the slow, obvious f64 version that the test
-//! of the same stem compares with.
+//! of the same stem compares with. Where there is a `<op>.cu`, `cuda.rs` launches it on a device's memory.
 //!
 //! Matrices are row-major slices; their shape is in each function's documentation. Shapes are asserted, with the name
 //! of the dimension: they were checked as data when the blocks were built.

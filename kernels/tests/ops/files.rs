@@ -1,4 +1,4 @@
-//! Every op has all of its files: reference and CPU code, test and bench.
+//! Every op has all of its files: reference and CPU code, test and bench; a `.cu` comes with its launcher.
 //!
 //! The map of the crate is `ls`, so a stem that is missing somewhere is a hole in the map.
 
@@ -15,6 +15,8 @@ fn every_op_has_reference_cpu_test_and_bench() {
             let path = root.join(file.replace("{}", &op));
             assert!(path.is_file(), "op `{op}` lacks {}", path.display());
         }
+        let [kernel, launcher] = [format!("{op}.cu"), "cuda.rs".into()].map(|file| entry.path().join(file).is_file());
+        assert_eq!(kernel, launcher, "op `{op}`: {op}.cu and cuda.rs come together");
         ops += 1;
     }
     assert!(ops >= 13, "found only {ops} ops");

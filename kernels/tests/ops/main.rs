@@ -1,11 +1,13 @@
 //! The ops and blocks, one module per stem.
 //!
 //! One body runs at every SIMD level of the machine and is compared with the op's `reference`; the invariance tests
-//! compare bits. `FORETOKEN_SIMD` does not matter here: levels are chosen by each test.
+//! compare bits. `FORETOKEN_SIMD` does not matter here: levels are chosen by each test. A `.cu` runs on the CPU, see
+//! [`cuda`], and on a GPU where there is one.
 
 mod allocation;
 mod argmax;
 mod attention;
+mod cuda;
 mod decoder_layer;
 mod embed;
 mod files;

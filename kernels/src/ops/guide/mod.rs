@@ -4,6 +4,7 @@
 //! level gives the bits that a reader of the formula expects.
 
 mod cpu;
+pub mod cuda;
 pub mod reference;
 
 /// `cond = uncond + scale * (cond - uncond)`, in place; both `[vocab]` (or any equal length).
