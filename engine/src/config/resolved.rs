@@ -194,7 +194,8 @@ fn kv_dtype(dtype: Option<&str>) -> Result<KvDtype, ConfigError> {
     match dtype {
         None | Some("bf16") => Ok(KvDtype::Bf16),
         Some("f32") => Ok(KvDtype::F32),
-        Some(other) => Err(value("kv.dtype", format!("{other:?}"), "\"f32\" or \"bf16\"")),
+        Some("q8_0") => Ok(KvDtype::Q8_0),
+        Some(other) => Err(value("kv.dtype", format!("{other:?}"), "\"f32\", \"bf16\" or \"q8_0\"")),
     }
 }
 

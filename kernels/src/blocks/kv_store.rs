@@ -5,9 +5,11 @@
 //! `[slot][layer][k|v][kv_dim]` in memory that is lent, and [`KvViewMut::over_lane`] views it. Kernels see only
 //! strides. Slots are checked at every access: a wrong one panics instead of reading elsewhere.
 
-use crate::bytes::{is_aligned_for, typed, typed_mut};
+use crate::bytes::{typed, typed_mut};
 use crate::error::KernelError;
+use crate::simd::int8::BLOCK;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, padded};
+use half::f16;
 use std::ops::Range;
 
 /// How keys and values are stored.
@@ -18,15 +20,24 @@ pub enum KvDtype {
     F32,
     /// 2 bytes, rounded to nearest even when written.
     Bf16,
+    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each.
+    Q8_0,
 }
 
 impl KvDtype {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
+    /// Bytes of a key or value of `dims` dimensions.
+    fn row_bytes(self, dims: usize) -> usize {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::F32 => 4 * dims,
+            Self::Bf16 => 2 * dims,
+            // Quants, then scales; an even number of bytes, so that the scales of every row are aligned.
+            Self::Q8_0 => dims.next_multiple_of(2) + 2 * dims.div_ceil(BLOCK),
         }
+    }
+
+    /// What rows must be aligned to.
+    fn alignment(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
     }
 }
 
@@ -48,7 +59,7 @@ impl KvShape {
     }
 
     fn row_bytes(&self) -> usize {
-        self.kv_dim * self.dtype.size()
+        self.dtype.row_bytes(self.kv_dim)
     }
 }
 
@@ -110,18 +121,15 @@ impl<'a> KvViewMut<'a> {
     /// A lane's memory: `num_slots = bytes.len() / slot_stride` slots, each `[layer][k|v][kv_dim]` from its start.
     /// An error if a slot does not hold the shape, or the memory is not aligned for its dtype.
     pub fn over_lane(bytes: &'a mut [u8], shape: KvShape, slot_stride: usize) -> Result<Self, KernelError> {
-        let element = shape.dtype.size();
+        let alignment = shape.dtype.alignment();
         if slot_stride < shape.bytes_per_slot() {
             let (expected, got) = (shape.bytes_per_slot(), slot_stride);
             return Err(KernelError::KvMemory { what: "at least this many bytes per slot:", expected, got });
         }
-        let aligned = match shape.dtype {
-            KvDtype::F32 => is_aligned_for::<f32>(bytes),
-            KvDtype::Bf16 => is_aligned_for::<u16>(bytes),
-        };
-        if !aligned || !slot_stride.is_multiple_of(element) {
-            let got = (bytes.as_ptr() as usize % element).max(slot_stride % element);
-            return Err(KernelError::KvMemory { what: "start and stride aligned to the element:", expected: 0, got });
+        let misaligned = (bytes.as_ptr().addr() % alignment).max(slot_stride % alignment);
+        if misaligned != 0 {
+            let what = "start and stride aligned to the element:";
+            return Err(KernelError::KvMemory { what, expected: 0, got: misaligned });
         }
         let num_slots = bytes.len() / slot_stride.max(1);
         let strides = Strides { slot: slot_stride, layer: 2 * shape.row_bytes(), value: shape.row_bytes() };
@@ -193,6 +201,13 @@ impl<'a> KvLayer<'a> {
                     *out = f32::from_bits(u32::from(*bits) << 16);
                 }
             }
+            KvDtype::Q8_0 => {
+                let (quants, scales) = bytes.split_at(self.shape.kv_dim.next_multiple_of(2));
+                for ((out, quant), dim) in out.iter_mut().zip(quants).zip(0..) {
+                    let scale = f16::from_bits(typed::<u16>(scales)[dim / BLOCK]).to_f32();
+                    *out = (f32::from(*quant) - 128.0) * scale;
+                }
+            }
         }
     }
 
@@ -211,6 +226,26 @@ impl<'a> KvLayer<'a> {
         match self.shape.dtype {
             KvDtype::F32 => out.copy_from_slice(&typed::<f32>(bytes)[part]),
             KvDtype::Bf16 => crate::ops::embed::widen::<S>(&typed::<u16>(bytes)[part], out),
+            KvDtype::Q8_0 => {
+                let (quants, scales) = bytes.split_at(self.shape.kv_dim.next_multiple_of(2));
+                dequantise::<S>(quants, typed(scales), part, out);
+            }
+        }
+    }
+
+    /// Asks for elements `part` of a slot's key and value.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(&self, slot: u32, part: Range<usize>) {
+        let (first, end) = match self.shape.dtype {
+            KvDtype::F32 => (4 * part.start, 4 * part.end),
+            KvDtype::Bf16 => (2 * part.start, 2 * part.end),
+            KvDtype::Q8_0 => (part.start, part.end),
+        };
+        for is_value in [false, true] {
+            let row = &self.bytes[self.range(is_value, slot)];
+            for at in (first..end).step_by(64) {
+                S::prefetch(row.as_ptr().wrapping_add(at));
+            }
         }
     }
 }
@@ -226,15 +261,51 @@ impl Kernel for StoreRow<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        if self.dtype == KvDtype::F32 {
-            return typed_mut::<f32>(self.to).copy_from_slice(self.row);
+        match self.dtype {
+            KvDtype::F32 => typed_mut::<f32>(self.to).copy_from_slice(self.row),
+            KvDtype::Bf16 => {
+                let to = typed_mut::<u16>(self.to);
+                assert_eq!(self.row.len(), to.len(), "a key or value row must be [kv_dim]");
+                for (row, to) in self.row.chunks(LANES).zip(to.chunks_mut(LANES)) {
+                    let mut bits = [0; LANES];
+                    S::store_bf16(S::load(&padded(row, 0.0)), &mut bits);
+                    to.copy_from_slice(&bits[..to.len()]);
+                }
+            }
+            KvDtype::Q8_0 => {
+                let (quants, scales) = self.to.split_at_mut(self.row.len().next_multiple_of(2));
+                let blocks = self.row.chunks(BLOCK).zip(quants.chunks_mut(BLOCK)).zip(typed_mut::<u16>(scales));
+                for ((row, quants), scale) in blocks {
+                    let greatest = row.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
+                    let rounded = f16::from_f32(greatest / 127.0);
+                    let inverse = if greatest > 0.0 { 1.0 / rounded.to_f32() } else { 0.0 };
+                    *scale = rounded.to_bits();
+                    for (quant, value) in quants.iter_mut().zip(row) {
+                        // The scale was rounded, so the greatest may come out above 127.
+                        *quant = ((value * inverse).round_ties_even().clamp(-127.0, 127.0) + 128.0) as u8;
+                    }
+                }
+            }
         }
-        let to = typed_mut::<u16>(self.to);
-        assert_eq!(self.row.len(), to.len(), "a key or value row must be [kv_dim]");
-        for (row, to) in self.row.chunks(LANES).zip(to.chunks_mut(LANES)) {
-            let mut bits = [0; LANES];
-            S::store_bf16(S::load(&padded(row, 0.0)), &mut bits);
-            to.copy_from_slice(&bits[..to.len()]);
+    }
+}
+
+/// Elements `part` of a row's int8, 16 at a time where they lie within a block of 32.
+#[inline(always)]
+fn dequantise<S: Simd>(quants: &[u8], scales: &[u16], part: Range<usize>, out: &mut [f32]) {
+    let scale_of = |dim: usize| f16::from_bits(scales[dim / BLOCK]).to_f32();
+    for (start, out) in part.step_by(LANES).zip(out.chunks_mut(LANES)) {
+        match (start.is_multiple_of(LANES), <&mut [f32; LANES]>::try_from(&mut *out)) {
+            (true, Ok(out)) => {
+                let quants = quants[start..].first_chunk().expect("16 of them");
+                let centred = S::sub(S::load_u8(quants), S::splat(128.0));
+                S::store(S::mul(centred, S::splat(scale_of(start))), out);
+            }
+            _ => {
+                for (dim, out) in (start..).zip(out) {
+                    *out = (f32::from(quants[dim]) - 128.0) * scale_of(dim);
+                }
+            }
         }
     }
 }

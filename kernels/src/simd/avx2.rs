@@ -5,7 +5,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::{Kernel, LANES, Line, Simd};
+use super::{Kernel, LANES, Line, Simd, Square};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -75,6 +75,7 @@ impl Simd for Avx2 {
     const HALVES: usize = 2;
     const INPUT_LINES: usize = 1;
     const PARTS: usize = 2;
+    const QUERIES: usize = 3;
     const TILE_ROWS: usize = 4;
 
     lanewise!(add, _mm256_add_ps, a, b);
@@ -184,6 +185,11 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn load_input(lines: &[Line], part: usize, half: usize) -> __m256 {
         widen(&lines[0].u16s().as_chunks::<16>().0[part], half)
+    }
+    #[inline(always)]
+    fn transpose(from: &Square, to: &mut Square) {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        unsafe { super::transpose::avx2(from, to) }
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {

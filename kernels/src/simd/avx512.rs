@@ -6,7 +6,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::{Kernel, LANES, Line, Simd};
+use super::{Kernel, LANES, Line, Simd, Square};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -64,6 +64,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     const HALVES: usize = if BF16 { 1 } else { 2 };
     const INPUT_LINES: usize = Self::HALVES;
     const PARTS: usize = 1;
+    const QUERIES: usize = 8;
     const TILE_ROWS: usize = 8;
 
     lanewise!(add, _mm512_add_ps, a, b);
@@ -174,6 +175,11 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn load_input(lines: &[Line], _part: usize, half: usize) -> __m512 {
         Self::load(&lines[half].0)
+    }
+    #[inline(always)]
+    fn transpose(from: &Square, to: &mut Square) {
+        // SAFETY: called only inside `run` and `run_bf16`, whose levels include AVX2.
+        unsafe { super::transpose::avx2(from, to) }
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {

@@ -13,9 +13,11 @@ pub(crate) mod int8;
 mod level;
 mod math;
 mod portable;
+mod transpose;
 
 pub use level::SimdLevel;
 pub(crate) use math::{exp, silu};
+pub(crate) use transpose::Square;
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -50,6 +52,8 @@ pub(crate) trait Simd: int8::Int8 {
     const INPUT_LINES: usize;
     /// Parts of the 16 lanes.
     const PARTS: usize;
+    /// Queries whose scores with 32 keys fit the registers.
+    const QUERIES: usize;
     /// Most input rows of a linear's tile.
     const TILE_ROWS: usize;
 
@@ -98,6 +102,8 @@ pub(crate) trait Simd: int8::Int8 {
     fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> Self::Half;
     /// The same of 32 inputs in `INPUT_LINES` lines: 32 bf16, or the evens and the odds as f32.
     fn load_input(lines: &[Line], part: usize, half: usize) -> Self::Half;
+    /// Rows to columns.
+    fn transpose(from: &Square, to: &mut Square);
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.

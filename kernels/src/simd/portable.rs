@@ -3,7 +3,7 @@
 //! `mul_add` is one instruction where the target has it (aarch64) and a library call on baseline x86-64. That makes
 //! this level slow on x86-64, where nobody needs it for speed, and in exchange it rounds like all the others.
 
-use super::{LANES, Line, Simd};
+use super::{LANES, Line, Simd, Square};
 use half::{bf16, f16};
 
 #[derive(Clone, Copy)]
@@ -36,6 +36,7 @@ impl Simd for Portable {
     const HALVES: usize = 2;
     const INPUT_LINES: usize = 2;
     const PARTS: usize = 1;
+    const QUERIES: usize = 2;
     const TILE_ROWS: usize = 4;
 
     #[inline(always)]
@@ -141,6 +142,10 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_input(lines: &[Line], _part: usize, half: usize) -> Lanes {
         lines[half].0
+    }
+    #[inline(always)]
+    fn transpose(from: &Square, to: &mut Square) {
+        super::transpose::portable(from, to);
     }
     #[inline(always)]
     fn prefetch(_address: *const u8) {}

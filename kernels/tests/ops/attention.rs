@@ -51,9 +51,10 @@ proptest! {
         (kv_heads, group, half) in (1usize..4, 1usize..4, 1usize..40),
         contexts in prop::collection::vec(0usize..90, 1..4),
         parents in prop::collection::vec(any::<prop::sample::Index>(), 1..9),
+        window in prop::option::of(1usize..80),
         seed in 0u64..1000,
     ) {
-        let shape = AttentionShape::new(kv_heads * group, kv_heads, 2 * half).unwrap();
+        let shape = AttentionShape::new(kv_heads * group, kv_heads, 2 * half).unwrap().with_window(window);
         let rows = parents.len();
         let parents: Vec<Option<usize>> = (0..rows).map(|r| (r > 0).then(|| parents[r].index(r))).collect();
         let (offsets, path_rows) = paths(&parents);
@@ -64,7 +65,7 @@ proptest! {
             tree: (i != 1).then_some(TreePaths { offsets: &offsets, rows: &path_rows }),
         }).collect();
         let q: Vec<f32> = values(seed, seqs.len() * rows * shape.q_dim()).iter().map(|v| v * 4.0).collect();
-        for (dtype, tolerance) in [(KvDtype::F32, F32), (KvDtype::Bf16, BF16)] {
+        for (dtype, tolerance) in [(KvDtype::F32, F32), (KvDtype::Bf16, BF16), (KvDtype::Q8_0, F32)] {
             let mut kv = filled(&shape, dtype, seed);
             let want = reference::attention(&shape, &q, kv.view_mut().layer(0), &seqs);
             let portable = run(&Exec::portable_single(), &shape, &q, &mut kv, &seqs);
@@ -80,8 +81,14 @@ proptest! {
 /// The rows of a prefill of 70, in chunks of any size, have the bits of the whole.
 #[test]
 fn rows_do_not_depend_on_their_chunk() {
-    let shape = AttentionShape::new(4, 2, 48).unwrap();
-    let (mut kv, list) = (filled(&shape, KvDtype::Bf16, 1), slots(2, 100));
+    for (dtype, window) in [(KvDtype::Bf16, None), (KvDtype::Q8_0, None), (KvDtype::Bf16, Some(37))] {
+        chunks_have_the_bits_of_the_whole(dtype, window);
+    }
+}
+
+fn chunks_have_the_bits_of_the_whole(dtype: KvDtype, window: Option<usize>) {
+    let shape = AttentionShape::new(4, 2, 48).unwrap().with_window(window);
+    let (mut kv, list) = (filled(&shape, dtype, 1), slots(2, 100));
     let q = values(3, 70 * shape.q_dim());
     for exec in levels_and_threads() {
         let part = |kv: &mut KvStore, rows: std::ops::Range<usize>| {
@@ -104,7 +111,12 @@ fn rows_do_not_depend_on_their_chunk() {
 /// A chain written as a tree, and a path among siblings, have the bits of the chain.
 #[test]
 fn tree_rows_have_the_bits_of_their_path_as_a_chain() {
-    let shape = AttentionShape::new(6, 3, 16).unwrap();
+    for window in [None, Some(4), Some(33)] {
+        tree_rows_equal_their_chains(AttentionShape::new(6, 3, 16).unwrap().with_window(window));
+    }
+}
+
+fn tree_rows_equal_their_chains(shape: AttentionShape) {
     let mut kv = filled(&shape, KvDtype::F32, 4);
     // Two chains of a tree: 0-1-3-5-7 and 0-2-4-6, and a leaf under 3.
     let parents = [None, Some(0), Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), Some(3)];

@@ -44,6 +44,30 @@ fn store_and_lane_keep_what_is_written() {
     fill_and_check(KvViewMut::over_lane(bytes, SHAPE, stride).unwrap());
 }
 
+/// Within half a step of the greatest of each 32 dimensions, of which the last group is short.
+#[test]
+fn int8_rows_keep_their_values_within_half_a_step() {
+    let shape = KvShape { layers: 1, kv_dim: 45, dtype: KvDtype::Q8_0 };
+    assert_eq!(shape.bytes_per_slot(), 2 * (46 + 2 * 2));
+    let mut store = KvStore::new(shape, 3);
+    for scale in [1.0, 3e-3, 700.0] {
+        let key: Vec<f32> = values(1, 45).iter().map(|value| value * scale).collect();
+        for level in SimdLevel::available() {
+            store.view_mut().write(level, 0, 1, &key, &[0.0; 45]);
+            let mut row = [0.0; 45];
+            store.view_mut().layer(0).read(false, 1, &mut row);
+            for (want, got) in key.chunks(32).zip(row.chunks(32)) {
+                let greatest = want.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
+                // Half a step, and the rounding of the scale to f16.
+                let bound = greatest / 127.0 * 0.5 + greatest * 1e-3;
+                assert!(want.iter().zip(got).all(|(want, got)| (want - got).abs() <= bound), "{level} {scale}");
+            }
+            store.view_mut().layer(0).read(true, 1, &mut row);
+            assert_eq!(row, [0.0; 45], "{level}");
+        }
+    }
+}
+
 #[test]
 fn lanes_that_do_not_fit_are_refused() {
     let mut bytes = vec![0u8; 4096];

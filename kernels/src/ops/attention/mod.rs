@@ -3,7 +3,7 @@
 //! A row attends to an ordered list: the context's slots by position, then the new rows on its own path, itself last.
 //! A chain is the tree whose paths are all the rows so far. The softmax is online in f32, in tiles of 32 *by index in
 //! that list*, and masked lanes add exact zero; so a row's result depends on its list alone, not on whether the list
-//! came from a cache, a chunk or a tree. Rows of one task share the widened keys and values of the tiles they have in
+//! came from a cache, a chunk or a tree. A sliding window masks the head of the list. Rows of one task share the widened keys and values of the tiles they have in
 //! common, which keeps long prefills from reading the cache once per row.
 
 mod cpu;
@@ -30,6 +30,7 @@ pub struct AttentionShape {
     kv_heads: usize,
     head_dim: usize,
     scale: f32,
+    window: Option<usize>,
 }
 
 impl AttentionShape {
@@ -45,12 +46,24 @@ impl AttentionShape {
         if head_dim == 0 || head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(2) {
             return error("head_dim", "even and at most 256", head_dim);
         }
-        Ok(Self { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() })
+        Ok(Self { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), window: None })
     }
 
     /// The same with another scale of the scores.
     pub fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
+    }
+
+    /// The same with a sliding window: a row attends to itself and the `window - 1` tokens before it, at most. `None`
+    /// is no window. Panics if it is 0.
+    pub fn with_window(self, window: Option<usize>) -> Self {
+        assert_ne!(window, Some(0), "a row attends to itself at least");
+        Self { window, ..self }
+    }
+
+    /// The sliding window.
+    pub fn window(&self) -> Option<usize> {
+        self.window
     }
 
     /// Query heads.

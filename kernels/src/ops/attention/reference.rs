@@ -11,7 +11,9 @@ pub fn attention(shape: &AttentionShape, q: &[f32], kv: KvLayer<'_>, seqs: &[Att
     let mut out = vec![0.0; q.len()];
     for seq in seqs {
         for row in 0..seq.rows.len() {
-            let slots: Vec<u32> = (0..seq.attended_len(row)).map(|i| seq.attended_slot(row, i)).collect();
+            let len = seq.attended_len(row);
+            let from = len - len.min(shape.window().unwrap_or(len));
+            let slots: Vec<u32> = (from..len).map(|i| seq.attended_slot(row, i)).collect();
             for head in 0..shape.heads() {
                 let start = (seq.rows.start + row) * shape.q_dim() + head * shape.head_dim();
                 let range = start..start + shape.head_dim();
