@@ -7,5 +7,6 @@ mod allocation;
 mod bad_input;
 mod containment;
 mod equality;
+mod graft;
 mod requests;
 mod support;
