@@ -18,10 +18,10 @@ pub struct Config {
     pub threads: Option<usize>,
     /// Integrity checks after every step.
     pub checks: bool,
-    /// The target's folder.
+    /// The target's folder or GGUF file.
     pub model: PathBuf,
-    /// How the target's weights are stored.
-    pub dtype: WeightDtype,
+    /// How the target's weights are held; `None` is bf16.
+    pub dtype: Option<WeightDtype>,
     /// Proposers, tried in order; none is plain decoding.
     pub proposers: Vec<PartChoice>,
     /// The sampler.
@@ -139,7 +139,8 @@ impl Config {
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let kv = raw.kv.unwrap_or_default();
         let kv_part = RawPart { plugin: kv.plugin, path: kv.path, name: kv.name, options: kv.options };
-        let model = raw.model.path.ok_or_else(|| value("model.path", "nothing", "the folder of a model"))?;
+        let model =
+            raw.model.path.ok_or_else(|| value("model.path", "nothing", "the folder or .gguf file of a model"))?;
         check_device(raw.model.device.as_deref())?;
         let proposers = raw.proposer.map(|list| list.0).unwrap_or_default();
         let proposers = proposers.into_iter().map(|part| choice(Kind::Proposer, part, None, &folder));
@@ -170,10 +171,11 @@ fn check_device(device: Option<&str>) -> Result<(), ConfigError> {
     }
 }
 
-fn weight_dtype(dtype: Option<&str>) -> Result<WeightDtype, ConfigError> {
+fn weight_dtype(dtype: Option<&str>) -> Result<Option<WeightDtype>, ConfigError> {
     match dtype {
-        None | Some("bf16") => Ok(WeightDtype::Bf16),
-        Some("f32") => Ok(WeightDtype::F32),
+        None => Ok(None),
+        Some("bf16") => Ok(Some(WeightDtype::Bf16)),
+        Some("f32") => Ok(Some(WeightDtype::F32)),
         Some(other) => Err(value("model.dtype", format!("{other:?}"), "\"f32\" or \"bf16\"")),
     }
 }

@@ -14,11 +14,12 @@ use foretoken_kernels::{Exec, WeightDtype};
 use super::architectures::{Architecture, ConfigError};
 use super::assemble::{Parts, assemble};
 use super::checkpoint::Checkpoint;
-use super::weights::{WeightLoader, WeightsError};
+use super::is_model;
+use super::weights::{DEFAULT_DTYPE, WeightLoader, WeightsError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DecoderError {
-    #[error("there is no model at {path}. `path` in [model] names a Hugging Face folder")]
+    #[error("there is no model at {path}. `path` in [model] names a Hugging Face folder or a .gguf file")]
     NoFolder { path: PathBuf },
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -77,13 +78,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Loads a Hugging Face folder, weights as `dtype`.
-    pub fn load(folder: &Path, dtype: WeightDtype, exec: Exec) -> Result<Self, DecoderError> {
-        if !folder.is_dir() {
-            return Err(DecoderError::NoFolder { path: folder.to_owned() });
+    /// Loads a Hugging Face folder or a GGUF file, weights as `dtype` or, without one, as [`DEFAULT_DTYPE`].
+    pub fn load(path: &Path, dtype: impl Into<Option<WeightDtype>>, exec: Exec) -> Result<Self, DecoderError> {
+        if !is_model(path) {
+            return Err(DecoderError::NoFolder { path: path.to_owned() });
         }
-        let architecture = Architecture::open(folder)?;
-        let checkpoint = Checkpoint::open(folder).map_err(WeightsError::from)?;
+        let architecture = Architecture::open(path)?;
+        let checkpoint = Checkpoint::open(path).map_err(WeightsError::from)?;
         Self::from_checkpoint(architecture, &checkpoint, dtype, exec)
     }
 
@@ -91,12 +92,14 @@ impl Decoder {
     pub fn from_checkpoint(
         architecture: Architecture,
         checkpoint: &Checkpoint,
-        dtype: WeightDtype,
+        dtype: impl Into<Option<WeightDtype>>,
         exec: Exec,
     ) -> Result<Self, DecoderError> {
+        let dtype = dtype.into();
         let loader = WeightLoader::new(checkpoint, dtype);
         let Parts { embedding, layers, norm, head } = assemble(&architecture, &loader)?;
         let rope = architecture.rope.table(architecture.head_dim);
+        let dtype = dtype.unwrap_or(DEFAULT_DTYPE);
         Ok(Self { architecture, dtype, exec, rope, embedding, layers, norm, head })
     }
 

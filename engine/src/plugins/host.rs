@@ -33,8 +33,8 @@ pub struct Shared {
     pub exec: Exec,
     /// Where relative paths in options start.
     pub folder: PathBuf,
-    /// How weights are stored if a plugin does not say.
-    pub dtype: WeightDtype,
+    /// How weights are held if a plugin does not say.
+    pub dtype: Option<WeightDtype>,
     /// How keys and values of the plugins' models are stored.
     pub kv_dtype: KvDtype,
     /// The target, once loaded.
@@ -98,8 +98,8 @@ impl HostApi for EngineHost {
     fn load_model(&self, path: &str, dtype: Option<&str>) -> Result<Arc<dyn ModelApi>> {
         let dtype = match dtype {
             None => self.shared.dtype,
-            Some("f32") => WeightDtype::F32,
-            Some("bf16") => WeightDtype::Bf16,
+            Some("f32") => Some(WeightDtype::F32),
+            Some("bf16") => Some(WeightDtype::Bf16),
             Some(other) => return Err(Error::options(format!("dtype = {other:?}: expected \"f32\" or \"bf16\""))),
         };
         let path = self.path(path);
