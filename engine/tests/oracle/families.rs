@@ -65,6 +65,15 @@ fn llama_with_linear_scaling() {
 }
 
 #[test]
+fn qwen2_with_yarn() {
+    // Over 12 frequencies: one kept, four blended, the rest divided.
+    let scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4.0,
+        "beta_slow": 0.25, "attention_factor": 1.3});
+    let changes = json!({"rope_scaling": scaling, "hidden_size": 96, "num_attention_heads": 4});
+    check("qwen2, yarn", config("Qwen2ForCausalLM", changes), false);
+}
+
+#[test]
 fn llama_with_all_biases() {
     let biases = json!({"attention_bias": true, "mlp_bias": true});
     check("llama, biases", config("LlamaForCausalLM", biases), false);

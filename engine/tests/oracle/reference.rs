@@ -15,10 +15,13 @@ pub struct Output {
 struct Reference<'a> {
     model: &'a Model,
     frequencies: Vec<f64>,
+    /// What cosines and sines are multiplied by.
+    rope_scale: f64,
 }
 
 pub fn run(model: &Model, tokens: &[u32]) -> Output {
-    let reference = Reference { model, frequencies: frequencies(model) };
+    let rope_scale = model.config["rope_scaling"]["attention_factor"].as_f64().unwrap_or(1.0);
+    let reference = Reference { model, frequencies: frequencies(model), rope_scale };
     let embedding = reference.matrix("model.embed_tokens.weight").expect("an embedding");
     let mut rows: Vec<Vec<f64>> = tokens.iter().map(|&token| embedding[token as usize].clone()).collect();
     let mut hidden = Vec::new();
@@ -79,7 +82,8 @@ impl Reference<'_> {
             let head = if has_norm { self.norm(&format!("{name}_norm"), head) } else { head.to_vec() };
             let angle = |i: usize| position as f64 * self.frequencies[i % half];
             let turned = |i: usize| if i < half { -head[i + half] } else { head[i - half] };
-            (0..head_dim).map(|i| head[i] * angle(i).cos() + turned(i) * angle(i).sin()).collect()
+            let rotate = |i: usize| (head[i] * angle(i).cos() + turned(i) * angle(i).sin()) * self.rope_scale;
+            (0..head_dim).map(rotate).collect()
         };
         projected.chunks(head_dim).flat_map(rotate).collect()
     }
@@ -114,7 +118,17 @@ fn frequencies(model: &Model) -> Vec<f64> {
     let scaling = &config["rope_scaling"];
     let number = |key: &str| scaling[key].as_f64().expect("a number");
     let kind = scaling.get("rope_type").and_then(Value::as_str).unwrap_or("default");
-    let scaled = |frequency: f64| match kind {
+    // YaRN's ramp lies between the dimensions that turn `beta_fast` and `beta_slow` times over the original context.
+    let dimension_of = |beta: &str| {
+        let turns = std::f64::consts::TAU * number(beta) / number("original_max_position_embeddings");
+        -turns.ln() / theta.ln() * head_dim as f64 / 2.0
+    };
+    let scaled = |i: usize, frequency: f64| match kind {
+        "yarn" => {
+            let (first, last) = (dimension_of("beta_fast").floor().max(0.0), dimension_of("beta_slow").ceil());
+            let divided = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
+            frequency * (1.0 - divided + divided / number("factor"))
+        }
         "default" => frequency,
         "linear" => frequency / number("factor"),
         "llama3" => {
@@ -132,7 +146,7 @@ fn frequencies(model: &Model) -> Vec<f64> {
         }
         other => panic!("{other}"),
     };
-    (0..head_dim / 2).map(|i| scaled(theta.powf(-2.0 * i as f64 / head_dim as f64))).collect()
+    (0..head_dim / 2).map(|i| scaled(i, theta.powf(-2.0 * i as f64 / head_dim as f64))).collect()
 }
 
 fn dot(left: &[f64], right: &[f64]) -> f64 {
