@@ -13,6 +13,7 @@ mod folder;
 mod gguf;
 mod gguf_bad;
 mod gguf_file;
+mod gguf_spm;
 mod gguf_text;
 mod loading;
 mod reference;
