@@ -19,8 +19,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::checkpoint::{Checkpoint, CheckpointError, NamedTensor};
 use super::gguf::RowOrder;
 
-/// How matrices are held where the config does not say: bf16 loses nothing that published models have, at half the
-/// bytes of f32.
+/// How matrices are held where the config does not say: bf16 is what most models are published in, and half the bytes
+/// of f32.
 pub const DEFAULT_DTYPE: WeightDtype = WeightDtype::Bf16;
 
 #[derive(Debug, thiserror::Error)]
