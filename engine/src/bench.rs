@@ -46,7 +46,7 @@ pub struct Report {
     pub threads: usize,
     /// Instructions used.
     pub simd: String,
-    /// How matrices are stored.
+    /// How most matrices are stored.
     pub dtype: String,
     /// Tokens in the KV when a step is timed.
     pub context: usize,
@@ -119,6 +119,15 @@ fn dtypes(decoder: &Decoder) -> Vec<WeightDtype> {
         }
     }
     dtypes
+}
+
+/// The dtype that most of the weights have.
+fn main_dtype(decoder: &Decoder) -> WeightDtype {
+    let elements = |dtype: &WeightDtype| -> usize {
+        let weights = decoder.linears().map(|linear| linear.weight()).filter(|weight| weight.dtype() == *dtype);
+        weights.map(|weight| weight.rows() * weight.cols()).sum()
+    };
+    dtypes(decoder).into_iter().max_by_key(elements).expect("a model has weights")
 }
 
 /// Keys and values, tokens and buffers.
@@ -199,7 +208,7 @@ impl Samples {
         Report {
             threads: decoder.exec().threads(),
             simd: decoder.exec().simd().to_string(),
-            dtype: decoder.dtype().to_string(),
+            dtype: main_dtype(decoder).to_string(),
             context: options.context,
             read_bandwidth_gb_s: bandwidth / 1e9,
             weight_bytes,

@@ -18,7 +18,7 @@ use crate::config::{Config, PartChoice};
 use crate::drafts::DraftStore;
 use crate::engine::{Core, Engine, Target, Totals};
 use crate::model::rows::Rows;
-use crate::model::{Architecture, Decoder, DecoderError};
+use crate::model::{Architecture, Decoder, DecoderError, is_model};
 use crate::plugins::host::{EngineHost, Shared};
 use crate::plugins::lanes::Lanes;
 use crate::plugins::load::LoadError;
@@ -37,7 +37,7 @@ const AUTO_MEMORY_SHARE: usize = 4;
 pub enum BuildError {
     /// There is no model where the config points.
     #[error(
-        "there is no model at {path}\n  fix: set model.path to a Hugging Face folder (config.json, *.safetensors, tokenizer.json)"
+        "there is no model at {path}\n  fix: set model.path to a Hugging Face folder (config.json, *.safetensors, tokenizer.json) or to a .gguf file"
     )]
     NoModel {
         /// Where it was looked for.
@@ -71,7 +71,7 @@ impl Engine {
     /// # Errors
     /// The first thing that does not fit; see [`BuildError`].
     pub fn new(config: Config) -> Result<Self, BuildError> {
-        if !config.model.is_dir() {
+        if !is_model(&config.model) {
             return Err(BuildError::NoModel { path: config.model });
         }
         let exec = Exec::cpu(config.threads.unwrap_or_else(physical_cores))?;
@@ -124,7 +124,7 @@ fn shared(config: &Config, architecture: &Architecture, tokenizer: &Tokenizer, e
         num_layers: architecture.layers,
         max_positions: architecture.max_positions,
         path: config.model.to_string_lossy().into_owned(),
-        dtype: config.dtype.to_string(),
+        dtype: config.dtype.map_or_else(|| "default".to_owned(), |dtype| dtype.to_string()),
         device: "cpu".to_owned(),
         bos: tokenizer.bos(),
         eos: tokenizer.eos().to_vec(),

@@ -95,7 +95,8 @@ impl Weight {
         Ok(Self { dtype, rows, cols, bytes, layout: None })
     }
 
-    /// `[rows, cols]` in the blocks of a GGUF file, row by row, interleaved here. `tensor` names it in the error.
+    /// `[rows, cols]` in the blocks of a GGUF file, each row's bytes by themselves, interleaved here. `tensor` names it in
+    /// the error.
     ///
     /// # Panics
     /// If `dtype` is not quantised.
@@ -103,7 +104,7 @@ impl Weight {
         tensor: &str,
         dtype: WeightDtype,
         [rows, cols]: [usize; 2],
-        bytes: &[u8],
+        stored: &[&[u8]],
     ) -> Result<Self, KernelError> {
         let format = BlockFormat::of(dtype).expect("a quantised dtype");
         let (weights, block) = format.stored();
@@ -112,13 +113,14 @@ impl Weight {
             return Err(KernelError::BlockCols { tensor, dtype, multiple: weights, got: cols });
         }
         let row_bytes = cols / weights * block;
-        let (got, expected) = (bytes.len(), rows.saturating_mul(row_bytes));
-        if got != expected {
+        let got = stored.iter().map(|row| row.len()).sum();
+        let expected = rows.saturating_mul(row_bytes);
+        if got != expected || stored.len() != rows || stored.iter().any(|row| row.len() != row_bytes) {
             return Err(KernelError::ByteLen { tensor: tensor.to_owned(), expected, got });
         }
         Ok(Self::interleaved(dtype, format, [rows, cols], |row, put| {
             let mut index = 0;
-            for stored in bytes[row * row_bytes..][..row_bytes].chunks_exact(block) {
+            for stored in stored[row].chunks_exact(block) {
                 format.read(stored, |block| {
                     put(index, &block);
                     index += 1;

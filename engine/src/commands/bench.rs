@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use foretoken::bench::{self, Options, PREFILL, Report, VERIFY_ROWS};
 use foretoken::config::{self, Config};
 use foretoken::model::{Architecture, Decoder};
-use foretoken_kernels::{Exec, physical_cores};
+use foretoken_kernels::{Exec, WeightDtype, physical_cores};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::UsageError;
@@ -65,7 +65,7 @@ fn decoder(args: &BenchArgs, config: &Config) -> anyhow::Result<Decoder> {
             Architecture::parse(&text, Path::new(shape))?
         }
     };
-    Ok(Decoder::random(architecture, config.dtype, exec)?)
+    Ok(Decoder::random(architecture, config.dtype.unwrap_or(WeightDtype::Bf16), exec)?)
 }
 
 fn config_json([layers, width, inner, heads, kv_heads, vocab]: [usize; 6]) -> String {

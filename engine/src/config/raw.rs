@@ -43,9 +43,9 @@ pub enum Auto<T> {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawModel {
-    /// A Hugging Face folder.
+    /// A Hugging Face folder or a GGUF file.
     pub path: Option<String>,
-    /// How weights are stored.
+    /// How weights are held; default bf16.
     pub dtype: Option<String>,
     /// Where the model runs.
     pub device: Option<String>,

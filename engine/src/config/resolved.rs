@@ -18,10 +18,10 @@ pub struct Config {
     pub threads: Option<usize>,
     /// Integrity checks after every step.
     pub checks: bool,
-    /// The target's folder.
+    /// The target's folder or GGUF file.
     pub model: PathBuf,
-    /// How the target's weights are stored.
-    pub dtype: WeightDtype,
+    /// How the target's weights are held; `None` is bf16 for a folder, and as stored for a GGUF file.
+    pub dtype: Option<WeightDtype>,
     /// Proposers, tried in order; none is plain decoding.
     pub proposers: Vec<PartChoice>,
     /// The sampler.
@@ -139,7 +139,8 @@ impl Config {
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let kv = raw.kv.unwrap_or_default();
         let kv_part = RawPart { plugin: kv.plugin, path: kv.path, name: kv.name, options: kv.options };
-        let model = raw.model.path.ok_or_else(|| value("model.path", "nothing", "the folder of a model"))?;
+        let model =
+            raw.model.path.ok_or_else(|| value("model.path", "nothing", "the folder or .gguf file of a model"))?;
         check_device(raw.model.device.as_deref())?;
         let proposers = raw.proposer.map(|list| list.0).unwrap_or_default();
         let proposers = proposers.into_iter().map(|part| choice(Kind::Proposer, part, None, &folder));
@@ -170,9 +171,9 @@ fn check_device(device: Option<&str>) -> Result<(), ConfigError> {
     }
 }
 
-fn weight_dtype(dtype: Option<&str>) -> Result<WeightDtype, ConfigError> {
-    let Some(name) = dtype else { return Ok(WeightDtype::Bf16) };
-    dtype_named(name).ok_or_else(|| value("model.dtype", format!("{name:?}"), DTYPE_NAMES))
+fn weight_dtype(dtype: Option<&str>) -> Result<Option<WeightDtype>, ConfigError> {
+    let Some(name) = dtype else { return Ok(None) };
+    dtype_named(name).map(Some).ok_or_else(|| value("model.dtype", format!("{name:?}"), DTYPE_NAMES))
 }
 
 /// What [`dtype_named`] knows, as an error says it.

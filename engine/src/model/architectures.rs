@@ -1,35 +1,43 @@
 //! `config.json` of a Hugging Face folder, as one `Architecture` for every supported family.
 //!
-//! Neighbours: `weights` checks tensor shapes against it, `decoder` is built from it, `text::tokenizer` takes the
-//! vocabulary and token ids. Families differ in four switches only (biases, q/k norm, tying), so there is one decoder
-//! and no trait per family. What would silently change outputs (an unknown RoPE scaling, an active sliding window,
-//! quantised weights) is refused here, before any weight is read, with the key and the way out.
+//! Neighbours: `gguf` words a GGUF file's metadata as such a config, `weights` checks tensor shapes against the result,
+//! `decoder` is built from it, `text::tokenizer` takes the vocabulary and token ids. Families differ in a few switches
+//! only (biases, q/k norm, tying, windows), so there is one decoder and no trait per family. What would silently change
+//! outputs (an unknown RoPE scaling, an active sliding window, quantised weights) is refused here, before any weight is
+//! read, with the key and the way out.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::gguf::{self, Gguf, GgufError};
 use super::nearest::nearest;
 use super::rope::{Rope, rope_of};
+use super::window::RawWindow;
 
 /// The architectures this build can run, as `config.json` names them.
 pub const SUPPORTED: [&str; 4] = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];
 
+/// Far above any model; a damaged number of layers must not become an allocation.
+const MOST_LAYERS: usize = 10_000;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     #[error(
         "cannot read {path}: {source}. A model is a Hugging Face folder with config.json, tokenizer.json and \
-        *.safetensors"
+        *.safetensors, or a .gguf file"
     )]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{path} is not a model config: {reason}")]
     Malformed { path: PathBuf, reason: String },
     #[error(
         "{path}: architecture `{got}` is not supported. Supported: {supported}; the nearest is `{nearest}`",
-        supported = SUPPORTED.join(", ")
+        supported = supported.join(", ")
     )]
-    UnknownArchitecture { path: PathBuf, got: String, nearest: &'static str },
+    UnknownArchitecture { path: PathBuf, got: String, supported: &'static [&'static str], nearest: &'static str },
     #[error("{path}: `{key}` is {got}, expected {expected}. {fix}")]
     Unsupported { path: PathBuf, key: String, got: String, expected: String, fix: String },
 }
@@ -50,6 +58,9 @@ pub struct Architecture {
     pub intermediate_size: usize,
     pub rms_norm_eps: f64,
     pub rope: Rope,
+    /// Per layer the sliding window in tokens: a row at position `i` sees positions above `i - window` only. `None`
+    /// sees all before it.
+    pub windows: Vec<Option<usize>>,
     /// Positions `0..max_positions` are legal.
     pub max_positions: usize,
     /// Whether the output projection is the embedding table.
@@ -91,12 +102,8 @@ struct RawConfig {
     mlp_bias: bool,
     #[serde(default = "default_act")]
     hidden_act: String,
-    /// Outer `None`: the key is absent, which for Mistral means transformers' default.
-    #[serde(default, deserialize_with = "present")]
-    sliding_window: Option<Option<usize>>,
-    use_sliding_window: Option<bool>,
-    #[serde(default)]
-    layer_types: Option<Vec<String>>,
+    #[serde(flatten)]
+    window: RawWindow,
     quantization_config: Option<Value>,
     #[serde(flatten)]
     token_ids: TokenIds,
@@ -124,44 +131,50 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D
     })
 }
 
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<usize>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
-
 impl Architecture {
-    /// Reads `folder/config.json`.
-    pub fn open(folder: &Path) -> Result<Self, ConfigError> {
-        let path = folder.join("config.json");
-        let text =
-            std::fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
+    /// Reads `config.json` of the folder `path`, or the metadata of the GGUF file `path`.
+    pub fn open(path: &Path) -> Result<Self, ConfigError> {
+        if gguf::is_gguf(path) {
+            return gguf::architecture(&Gguf::open(path)?);
+        }
+        let path = path.join("config.json");
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
         Self::parse(&text, &path)
     }
 
     /// Parses the text of a `config.json`; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let malformed =
-            |error: serde_json::Error| ConfigError::Malformed { path: path.to_owned(), reason: error.to_string() };
-        let json: Value = serde_json::from_str(text).map_err(malformed)?;
+        let json: Value = serde_json::from_str(text).map_err(|error| malformed(path, &error))?;
+        Self::from_json(json, path)
+    }
+
+    /// The same from a parsed `config.json`.
+    pub(super) fn from_json(json: Value, path: &Path) -> Result<Self, ConfigError> {
         // Before the fields, so that a model of another kind is called by its name and not by a missing key.
         let name = supported_name(&json, path)?;
-        let raw: RawConfig = serde_json::from_str(text).map_err(malformed)?;
+        let raw = RawConfig::deserialize(&json).map_err(|error| malformed(path, &error))?;
         let keys = Keys { path };
-        keys.check_features(&raw, name)?;
+        keys.check_features(&raw)?;
         let (heads, kv_heads, head_dim) = keys.heads(&raw)?;
         let is_llama = name == "LlamaForCausalLM";
+        let (layers, rope) = (keys.layers(&raw)?, rope_of(&json, &keys)?);
+        let max_positions = keys.positive("max_position_embeddings", raw.max_position_embeddings)?;
+        let max_positions = rope.stretched(max_positions);
         let own_bias = raw.attention_bias && (is_llama || name == "Qwen3ForCausalLM");
         Ok(Self {
             name,
             vocab_size: keys.positive("vocab_size", raw.vocab_size)?,
             hidden_size: keys.positive("hidden_size", raw.hidden_size)?,
-            layers: keys.positive("num_hidden_layers", raw.num_hidden_layers)?,
+            layers,
             heads,
             kv_heads,
             head_dim,
             intermediate_size: keys.positive("intermediate_size", raw.intermediate_size)?,
             rms_norm_eps: raw.rms_norm_eps,
-            rope: rope_of(&json, &keys)?,
-            max_positions: keys.positive("max_position_embeddings", raw.max_position_embeddings)?,
+            rope,
+            windows: raw.window.per_layer(name, layers, max_positions),
+            max_positions,
             tied_embeddings: raw.tie_word_embeddings,
             qkv_bias: own_bias || name == "Qwen2ForCausalLM",
             output_bias: own_bias,
@@ -173,13 +186,17 @@ impl Architecture {
 
     /// Width of all query heads together.
     pub fn query_width(&self) -> usize {
-        self.heads * self.head_dim
+        self.heads.saturating_mul(self.head_dim)
     }
 
     /// Width of all key (or value) heads together.
     pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
+        self.kv_heads.saturating_mul(self.head_dim)
     }
+}
+
+fn malformed(path: &Path, error: &serde_json::Error) -> ConfigError {
+    ConfigError::Malformed { path: path.to_owned(), reason: error.to_string() }
 }
 
 fn supported_name(json: &Value, path: &Path) -> Result<&'static str, ConfigError> {
@@ -189,7 +206,7 @@ fn supported_name(json: &Value, path: &Path) -> Result<&'static str, ConfigError
     }
     let got = names.first().copied().unwrap_or("(none named in `architectures`)").to_owned();
     let nearest = nearest(&got, SUPPORTED).unwrap_or(SUPPORTED[0]);
-    Err(ConfigError::UnknownArchitecture { path: path.to_owned(), got, nearest })
+    Err(ConfigError::UnknownArchitecture { path: path.to_owned(), got, supported: &SUPPORTED, nearest })
 }
 
 /// Checks on keys, each failure naming the file.
@@ -215,6 +232,14 @@ impl Keys<'_> {
         Err(self.refuse(key, 0, "at least 1", "The config is damaged; download it again"))
     }
 
+    fn layers(&self, raw: &RawConfig) -> Result<usize, ConfigError> {
+        let layers = self.positive("num_hidden_layers", raw.num_hidden_layers)?;
+        if layers <= MOST_LAYERS {
+            return Ok(layers);
+        }
+        Err(self.refuse("num_hidden_layers", layers, format!("at most {MOST_LAYERS}"), "The config is damaged"))
+    }
+
     fn heads(&self, raw: &RawConfig) -> Result<(usize, usize, usize), ConfigError> {
         let heads = self.positive("num_attention_heads", raw.num_attention_heads)?;
         let kv_heads = self.positive("num_key_value_heads", raw.num_key_value_heads.unwrap_or(heads))?;
@@ -234,7 +259,7 @@ impl Keys<'_> {
     }
 
     /// Refuses what the decoder would compute wrongly.
-    fn check_features(&self, raw: &RawConfig, name: &str) -> Result<(), ConfigError> {
+    fn check_features(&self, raw: &RawConfig) -> Result<(), ConfigError> {
         if raw.hidden_act != "silu" {
             return Err(self.refuse("hidden_act", &raw.hidden_act, "silu", "Other activations are not supported"));
         }
@@ -243,25 +268,7 @@ impl Keys<'_> {
             let fix = "Take the unquantised model, and set `dtype` in the [model] table instead";
             return Err(self.refuse("quantization_config", method, "absent", fix));
         }
-        self.check_window(raw, name)
-    }
-
-    fn check_window(&self, raw: &RawConfig, name: &str) -> Result<(), ConfigError> {
-        let slides = |kinds: &Vec<String>| kinds.iter().any(|kind| kind == "sliding_attention");
-        // transformers' defaults: MistralConfig has a window of 4096, Qwen's need use_sliding_window, Llama has none.
-        let (window, active) = match name {
-            "MistralForCausalLM" => (raw.sliding_window.unwrap_or(Some(4096)), true),
-            "LlamaForCausalLM" => (None, false),
-            _ => (raw.sliding_window.unwrap_or(Some(4096)), raw.use_sliding_window.unwrap_or(false)),
-        };
-        let active = active && raw.layer_types.as_ref().is_none_or(slides);
-        let Some(window) = window.filter(|&window| active && window < raw.max_position_embeddings) else {
-            return Ok(());
-        };
-        let expected = format!("null, or at least max_position_embeddings = {}", raw.max_position_embeddings);
-        let fix = "Sliding-window attention comes with a later release; \
-                   until then lower max_position_embeddings to the window, which leaves outputs unchanged within it";
-        Err(self.refuse("sliding_window", window, expected, fix))
+        Ok(())
     }
 }
 

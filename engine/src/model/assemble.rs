@@ -47,7 +47,10 @@ pub(super) fn assemble(architecture: &Architecture, loader: &WeightLoader<'_>) -
     Ok(Parts {
         embedding: table_of("model.embed_tokens")?,
         layers: (0..architecture.layers)
-            .map(|index| layer(architecture, loader, shape, &format!("model.layers.{index}")))
+            .map(|index| {
+                let attention = shape.attention.with_window(architecture.windows[index]);
+                layer(architecture, loader, LayerShape { attention, ..shape }, &format!("model.layers.{index}"))
+            })
             .collect::<Result<_, _>>()?,
         norm: loader.vector("model.norm.weight", architecture.hidden_size, "hidden_size")?,
         head: if architecture.tied_embeddings { None } else { Some(table_of("lm_head")?) },

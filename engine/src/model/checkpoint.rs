@@ -1,21 +1,24 @@
-//! A Hugging Face folder (or one safetensors file) as named tensors over memory-mapped bytes.
+//! A Hugging Face folder, one safetensors file or a GGUF file as named tensors over memory-mapped bytes.
 //!
-//! Neighbours: `mapping` maps the files, `weights` turns tensors into the kernels' matrices, plugins read heads through
-//! the same views. Headers are parsed and checked by candle's safetensors; this file only remembers where each tensor
-//! lies, so that a `Weight` can hold the mapping itself and no copy is made. Tensors of a type that this build cannot
-//! name stay listed and fail only when asked for: heads carry such extras.
+//! Neighbours: `mapping` maps the files, `gguf` reads GGUF headers, `weights` turns tensors into the kernels' matrices,
+//! plugins read heads through the same views. Headers are parsed and checked by candle; this file only remembers where
+//! each tensor lies, so that a `Weight` can hold the mapping itself and no copy is made. A tensor is found by the
+//! file's own name or by Hugging Face's, so that callers know one naming. Tensors of a type that this build cannot name
+//! stay listed and fail only when asked for: heads carry such extras.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::quantized::GgmlDType;
 use candle_core::safetensors::SliceSafetensors;
 use foretoken_kernels::SharedBytes;
 use foretoken_plugin_api::DType;
 use memmap2::Mmap;
 use serde_json::Value;
 
+use super::gguf::{self, Gguf, GgufError, RowOrder, gguf_name};
 use super::mapping;
 use super::nearest::nearest;
 
@@ -24,6 +27,8 @@ const INDEX: &str = "model.safetensors.index.json";
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     #[error("cannot read {path}: {source}")]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error(
@@ -71,8 +76,10 @@ struct Entry {
     shard: usize,
     shape: Vec<usize>,
     dtype: Option<DType>,
+    ggml: Option<GgmlDType>,
     dtype_name: String,
     range: Range<usize>,
+    order: RowOrder,
 }
 
 /// One tensor where it lies: row-major, little-endian.
@@ -82,22 +89,48 @@ pub struct NamedTensor<'a> {
     pub shape: &'a [usize],
     /// `None`: a type that this build cannot name; `dtype_name` is then all there is.
     pub dtype: Option<DType>,
-    /// As the file writes it, such as `BF16`.
+    /// The block type of a quantised GGUF tensor, which has no `dtype`.
+    pub ggml: Option<GgmlDType>,
+    /// As the file writes it, such as `BF16` or `Q4K`.
     pub dtype_name: &'a str,
     pub bytes: &'a [u8],
+    /// How `bytes` order the rows.
+    pub order: RowOrder,
     /// The file it lies in.
     pub file: &'a Path,
 }
 
+impl<'a> NamedTensor<'a> {
+    /// The bytes of each row (along the first dimension), in Hugging Face's order; a vector that needs no reordering
+    /// is one row.
+    pub fn rows(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (bytes, order) = (self.bytes, self.order);
+        let count = match (self.shape, order) {
+            ([] | [_], RowOrder::Same) => 1,
+            (shape, _) => shape.first().copied().unwrap_or(1),
+        };
+        let len = bytes.len() / count.max(1);
+        (0..count).map(move |row| &bytes[order.stored(row) * len..][..len])
+    }
+}
+
 impl Checkpoint {
-    /// Maps a folder's `model.safetensors`, or the shards of its index, or one `.safetensors` file.
+    /// Maps a folder's `model.safetensors`, or the shards of its index, or one `.safetensors` or `.gguf` file.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        if gguf::is_gguf(path) {
+            return Self::from_gguf(&Gguf::open(path)?);
+        }
         let files = if path.is_dir() { files_of(path)? } else { vec![path.to_owned()] };
         let mut checkpoint = Self { path: path.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
         for file in files {
             checkpoint.add(file)?;
         }
         Ok(checkpoint)
+    }
+
+    /// Whether its types were chosen for running it: a GGUF file's are.
+    pub fn is_gguf(&self) -> bool {
+        gguf::is_gguf(&self.path)
     }
 
     /// Where it was opened.
@@ -111,7 +144,7 @@ impl Checkpoint {
     }
 
     pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.entry(name).is_ok()
     }
 
     /// The tensor of this name; the error gives the nearest one.
@@ -120,18 +153,47 @@ impl Checkpoint {
         Ok(self.view(name, entry))
     }
 
-    /// The tensor's bytes with a share in the mapping, for whoever outlives this checkpoint.
+    /// The tensor's bytes as they lie, with a share in the mapping, for whoever outlives this checkpoint.
     pub fn shared_bytes(&self, name: &str) -> Result<SharedBytes, CheckpointError> {
         let (_, entry) = self.entry(name)?;
         let shard = &self.shards[entry.shard];
         Ok(SharedBytes::new(shard.mapping.clone(), entry.range.clone()).expect("ranges were taken from this mapping"))
     }
 
+    fn from_gguf(file: &Gguf) -> Result<Self, CheckpointError> {
+        let mut tensors = BTreeMap::new();
+        for tensor in file.tensors() {
+            let (name, place) = tensor?;
+            let dtype = match place.kind {
+                GgmlDType::F32 => Some(DType::F32),
+                GgmlDType::BF16 => Some(DType::Bf16),
+                GgmlDType::F16 => Some(DType::F16),
+                _ => None,
+            };
+            let entry = Entry {
+                shard: 0,
+                order: gguf::row_order(file, name, place.shape.first().copied().unwrap_or(1))?,
+                shape: place.shape,
+                dtype,
+                ggml: dtype.is_none().then_some(place.kind),
+                dtype_name: format!("{:?}", place.kind),
+                range: place.range,
+            };
+            tensors.insert(name.to_owned(), entry);
+        }
+        let shard = Shard { path: file.path().to_owned(), mapping: Arc::clone(file.mapping()) };
+        Ok(Self { path: file.path().to_owned(), shards: vec![shard], tensors })
+    }
+
+    /// By the file's name, or by the one that Hugging Face's checkpoints have for it.
     fn entry(&self, name: &str) -> Result<(&String, &Entry), CheckpointError> {
-        self.tensors.get_key_value(name).ok_or_else(|| CheckpointError::MissingTensor {
+        let own = gguf_name(name).filter(|_| gguf::is_gguf(&self.path));
+        let own = own.as_deref().unwrap_or(name);
+        let found = self.tensors.get_key_value(own).or_else(|| self.tensors.get_key_value(name));
+        found.ok_or_else(|| CheckpointError::MissingTensor {
             path: self.path.clone(),
-            tensor: name.to_owned(),
-            nearest: nearest(name, self.tensors.keys().map(String::as_str)).map(str::to_owned),
+            tensor: own.to_owned(),
+            nearest: nearest(own, self.tensors.keys().map(String::as_str)).map(str::to_owned),
         })
     }
 
@@ -139,7 +201,8 @@ impl Checkpoint {
         let shard = &self.shards[entry.shard];
         let (shape, dtype_name) = (entry.shape.as_slice(), entry.dtype_name.as_str());
         let bytes = &shard.mapping[entry.range.clone()];
-        NamedTensor { name, shape, dtype: entry.dtype, dtype_name, bytes, file: &shard.path }
+        let Entry { dtype, ggml, order, .. } = *entry;
+        NamedTensor { name, shape, dtype, ggml, dtype_name, bytes, order, file: &shard.path }
     }
 
     fn add(&mut self, path: PathBuf) -> Result<(), CheckpointError> {
@@ -154,8 +217,10 @@ impl Checkpoint {
                 shard: self.shards.len(),
                 shape: view.shape().to_vec(),
                 dtype: dtype_of(&dtype_name),
+                ggml: None,
                 dtype_name,
                 range: offset..offset + view.data().len(),
+                order: RowOrder::Same,
             };
             self.tensors.insert(name, entry);
         }

@@ -15,11 +15,12 @@ use foretoken_kernels::{Exec, Profile, WeightDtype};
 use super::architectures::{Architecture, ConfigError};
 use super::assemble::{Parts, assemble};
 use super::checkpoint::Checkpoint;
+use super::is_model;
 use super::weights::{WeightLoader, WeightsError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DecoderError {
-    #[error("there is no model at {path}. `path` in [model] names a Hugging Face folder")]
+    #[error("there is no model at {path}. `path` in [model] names a Hugging Face folder or a .gguf file")]
     NoFolder { path: PathBuf },
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -68,7 +69,6 @@ pub struct ForwardBuffers {
 #[derive(Debug)]
 pub struct Decoder {
     architecture: Architecture,
-    dtype: WeightDtype,
     exec: Exec,
     rope: RopeTable,
     embedding: Linear,
@@ -78,13 +78,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Loads a Hugging Face folder, weights as `dtype`.
-    pub fn load(folder: &Path, dtype: WeightDtype, exec: Exec) -> Result<Self, DecoderError> {
-        if !folder.is_dir() {
-            return Err(DecoderError::NoFolder { path: folder.to_owned() });
+    /// Loads a Hugging Face folder or a GGUF file, weights as `dtype` or, without one, as [`WeightLoader::new`] says.
+    pub fn load(path: &Path, dtype: impl Into<Option<WeightDtype>>, exec: Exec) -> Result<Self, DecoderError> {
+        if !is_model(path) {
+            return Err(DecoderError::NoFolder { path: path.to_owned() });
         }
-        let architecture = Architecture::open(folder)?;
-        let checkpoint = Checkpoint::open(folder).map_err(WeightsError::from)?;
+        let architecture = Architecture::open(path)?;
+        let checkpoint = Checkpoint::open(path).map_err(WeightsError::from)?;
         Self::from_checkpoint(architecture, &checkpoint, dtype, exec)
     }
 
@@ -92,35 +92,25 @@ impl Decoder {
     pub fn from_checkpoint(
         architecture: Architecture,
         checkpoint: &Checkpoint,
-        dtype: WeightDtype,
+        dtype: impl Into<Option<WeightDtype>>,
         exec: Exec,
     ) -> Result<Self, DecoderError> {
-        Self::assembled(architecture, &WeightLoader::new(checkpoint, dtype), dtype, exec)
+        Self::assembled(architecture, &WeightLoader::new(checkpoint, dtype.into()), exec)
     }
 
     /// A decoder with made-up weights, to measure without files.
     pub fn random(architecture: Architecture, dtype: WeightDtype, exec: Exec) -> Result<Self, DecoderError> {
-        Self::assembled(architecture, &WeightLoader::random(dtype), dtype, exec)
+        Self::assembled(architecture, &WeightLoader::random(dtype), exec)
     }
 
-    fn assembled(
-        architecture: Architecture,
-        loader: &WeightLoader<'_>,
-        dtype: WeightDtype,
-        exec: Exec,
-    ) -> Result<Self, DecoderError> {
+    fn assembled(architecture: Architecture, loader: &WeightLoader<'_>, exec: Exec) -> Result<Self, DecoderError> {
         let Parts { embedding, layers, norm, head } = assemble(&architecture, loader)?;
         let rope = architecture.rope.table(architecture.head_dim);
-        Ok(Self { architecture, dtype, exec, rope, embedding, layers, norm, head })
+        Ok(Self { architecture, exec, rope, embedding, layers, norm, head })
     }
 
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
-    }
-
-    /// How the weights are stored.
-    pub fn dtype(&self) -> WeightDtype {
-        self.dtype
     }
 
     /// The same model with its ops timed.

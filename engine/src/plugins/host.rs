@@ -34,8 +34,8 @@ pub struct Shared {
     pub exec: Exec,
     /// Where relative paths in options start.
     pub folder: PathBuf,
-    /// How weights are stored if a plugin does not say.
-    pub dtype: WeightDtype,
+    /// How weights are held if a plugin does not say.
+    pub dtype: Option<WeightDtype>,
     /// How keys and values of the plugins' models are stored.
     pub kv_dtype: KvDtype,
     /// The target, once loaded.
@@ -99,8 +99,10 @@ impl HostApi for EngineHost {
     fn load_model(&self, path: &str, dtype: Option<&str>) -> Result<Arc<dyn ModelApi>> {
         let dtype = match dtype {
             None => self.shared.dtype,
-            Some(name) => dtype_named(name)
-                .ok_or_else(|| Error::options(format!("dtype = {name:?}: expected {DTYPE_NAMES}")))?,
+            Some(name) => Some(
+                dtype_named(name)
+                    .ok_or_else(|| Error::options(format!("dtype = {name:?}: expected {DTYPE_NAMES}")))?,
+            ),
         };
         let path = self.path(path);
         let decoder = Decoder::load(&path, dtype, self.shared.exec.clone());

@@ -11,19 +11,20 @@ use foretoken_plugin_api::{Error, ForwardBatch, ForwardSequence, ModelApi, Model
 
 use super::lanes::Lanes;
 use crate::model::rows::Rows;
-use crate::model::{Architecture, Decoder, ForwardOut};
+use crate::model::{Architecture, Decoder, ForwardOut, is_model};
 use crate::text::Tokenizer;
 
-/// Facts of the model in `folder`, from its config and tokenizer alone.
+/// Facts of the model at `path` (a folder or a GGUF file), from its config and tokenizer alone.
 ///
 /// # Errors
 /// If there is no model or its architecture is not supported.
-pub fn facts(folder: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
-    if !folder.is_dir() {
-        let message = format!("there is no model at {}: expected a Hugging Face folder", folder.display());
+pub fn facts(path: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
+    if !is_model(path) {
+        let message =
+            format!("there is no model at {}: expected a Hugging Face folder or a .gguf file", path.display());
         return Err(Error::refused(message));
     }
-    let architecture = Architecture::open(folder).map_err(|error| Error::refused(error.to_string()))?;
+    let architecture = Architecture::open(path).map_err(|error| Error::refused(error.to_string()))?;
     let shape = KvShape { layers: architecture.layers, kv_dim: architecture.kv_width(), dtype: kv_dtype };
     Ok(ModelFacts {
         vocab_size: architecture.vocab_size,
@@ -32,7 +33,7 @@ pub fn facts(folder: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
         max_positions: architecture.max_positions,
         kv_bytes_per_slot: shape.bytes_per_slot(),
         // A model without a tokenizer can still be driven by ids; its digest then matches no other.
-        tokenizer_digest: Tokenizer::open(folder, &architecture)
+        tokenizer_digest: Tokenizer::open(path, &architecture)
             .map_or_else(|_| String::new(), |t| t.vocabulary_digest()),
     })
 }

@@ -1,9 +1,10 @@
 //! Chat templates: a conversation becomes prompt text, as the model's makers wrote it in Jinja.
 //!
-//! Neighbours: `Tokenizer::encode_rendered` takes the result (the template writes BOS itself), the `run --chat` command
-//! and the server bring the messages. The environment mimics transformers' (trim_blocks, lstrip_blocks, Python's string
-//! methods, `raise_exception`, `strftime_now`, a `tojson` that leaves `<` alone), since templates are written against
-//! that one. A template is a stranger's program, so it runs on fuel: an endless loop ends with an error.
+//! Neighbours: `chat_source` finds the template, `Tokenizer::encode_rendered` takes the result (the template writes BOS
+//! itself), the `run --chat` command and the server bring the messages. The environment mimics transformers'
+//! (trim_blocks, lstrip_blocks, Python's string methods, `raise_exception`, `strftime_now`, a `tojson` that leaves `<`
+//! alone), since templates are written against that one. A template is a stranger's program, so it runs on fuel: an
+//! endless loop ends with an error.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +14,9 @@ use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::Deserialize;
 
+use super::chat_source::Source;
 use super::dates;
+use crate::model::gguf::{GgufError, is_gguf};
 
 /// Instructions a template may execute; real ones need a few thousand per message.
 const FUEL: u64 = 50_000_000;
@@ -21,11 +24,14 @@ const TEMPLATE: &str = "chat_template";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     #[error(
-        "the model at {folder} has no chat template: neither chat_template.jinja nor `chat_template` in \
-        tokenizer_config.json. Use a raw prompt without --chat, or an instruction-tuned model"
+        "the model at {path} has no chat template: neither chat_template.jinja nor `chat_template` in \
+        tokenizer_config.json, nor `tokenizer.chat_template` in a GGUF file. Use a raw prompt without --chat, or an \
+        instruction-tuned model"
     )]
-    NoTemplate { folder: PathBuf },
+    NoTemplate { path: PathBuf },
     #[error("{path} has several chat templates ({names}) but none named `default`. Name one of them `default`")]
     NoDefault { path: PathBuf, names: String },
     #[error("cannot read {path}: {reason}")]
@@ -56,66 +62,18 @@ pub struct ChatTemplate {
     path: PathBuf,
 }
 
-/// What this module reads of `tokenizer_config.json`.
-#[derive(Debug, Default, Deserialize)]
-struct TokenizerConfig {
-    chat_template: Option<Templates>,
-    bos_token: Option<TokenText>,
-    eos_token: Option<TokenText>,
-    unk_token: Option<TokenText>,
-    pad_token: Option<TokenText>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Templates {
-    One(String),
-    Named(Vec<Named>),
-}
-
-#[derive(Debug, Deserialize)]
-struct Named {
-    name: String,
-    template: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum TokenText {
-    Plain(String),
-    Added { content: String },
-}
-
 impl ChatTemplate {
-    /// Takes `chat_template.jinja` where there is one, else the template in `tokenizer_config.json`.
-    pub fn open(folder: &Path) -> Result<Self, ChatError> {
-        let config_path = folder.join("tokenizer_config.json");
-        let config = read_optional(&config_path)?;
-        let mut config: TokenizerConfig = match &config {
-            Some(text) => serde_json::from_str(text)
-                .map_err(|error| ChatError::Unreadable { path: config_path.clone(), reason: error.to_string() })?,
-            None => TokenizerConfig::default(),
-        };
-        let own_path = folder.join("chat_template.jinja");
-        let (path, source) = match (read_optional(&own_path)?, config.chat_template.take()) {
-            (Some(source), _) => (own_path, source),
-            (None, Some(templates)) => (config_path.clone(), templates.pick(&config_path)?),
-            (None, None) => return Err(ChatError::NoTemplate { folder: folder.to_owned() }),
-        };
+    /// Takes a folder's `chat_template.jinja` where there is one, else the template in `tokenizer_config.json`; or the
+    /// one in a GGUF file.
+    pub fn open(path: &Path) -> Result<Self, ChatError> {
+        let Source { path, template, tokens } =
+            if is_gguf(path) { Source::of_gguf(path) } else { Source::of_folder(path) }?;
         let mut environment = environment();
-        let tokens = [
-            ("bos_token", config.bos_token),
-            ("eos_token", config.eos_token),
-            ("unk_token", config.unk_token),
-            ("pad_token", config.pad_token),
-        ];
-        for (name, token) in tokens {
-            if let Some(TokenText::Plain(text) | TokenText::Added { content: text }) = token {
-                environment.add_global(name, text);
-            }
+        for (name, text) in tokens {
+            environment.add_global(name, text);
         }
         environment
-            .add_template_owned(TEMPLATE, source)
+            .add_template_owned(TEMPLATE, template)
             .map_err(|error| ChatError::Syntax { path: path.clone(), reason: describe(&error) })?;
         Ok(Self { environment, path })
     }
@@ -129,26 +87,6 @@ impl ChatTemplate {
             .get_template(TEMPLATE)
             .and_then(|template| template.render(context! { messages, add_generation_prompt }));
         rendered.map_err(|error| ChatError::Refused { path: self.path.clone(), reason: describe(&error) })
-    }
-}
-
-impl Templates {
-    fn pick(self, path: &Path) -> Result<String, ChatError> {
-        let named = match self {
-            Self::One(template) => return Ok(template),
-            Self::Named(named) => named,
-        };
-        let names = named.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
-        let default = named.into_iter().find(|entry| entry.name == "default");
-        default.map(|entry| entry.template).ok_or_else(|| ChatError::NoDefault { path: path.to_owned(), names })
-    }
-}
-
-fn read_optional(path: &Path) -> Result<Option<String>, ChatError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ChatError::Unreadable { path: path.to_owned(), reason: error.to_string() }),
     }
 }
 

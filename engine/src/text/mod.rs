@@ -6,10 +6,12 @@
 //! the final report cannot disagree.
 
 pub mod chat;
+mod chat_source;
 mod dates;
 pub mod detokenize;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod gguf;
 pub mod stop;
 pub mod tokenizer;
 

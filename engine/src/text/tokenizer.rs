@@ -1,18 +1,29 @@
-//! The tokenizer of a Hugging Face folder: `tokenizer.json` through the `tokenizers` crate, and the ids around it.
+//! The tokenizer of a model: `tokenizer.json` or a GGUF file's metadata as a pipeline of the `tokenizers` crate, and
+//! the ids around it.
 //!
-//! Neighbours: `model::architectures` gives the vocabulary to check against and the ids in `config.json`; `detokenize`
-//! streams through `decode`; `chat` renders text for `encode_rendered`. Ids that end a sequence are the union of
-//! `generation_config.json` and `config.json`, because published models disagree with themselves and missing one means
-//! text that never ends. A tokenizer smaller than the model's vocabulary is legal (padding rows); a larger one is not.
+//! Neighbours: `gguf` builds the pipeline of a GGUF file; `model::architectures` gives the vocabulary to check against
+//! and the ids in `config.json`; `detokenize` streams through `decode`; `chat` renders text for `encode_rendered`. Ids
+//! that end a sequence are the union of `generation_config.json` and `config.json`, because published models disagree
+//! with themselves and missing one means text that never ends. A tokenizer smaller than the model's vocabulary is legal
+//! (padding rows); a larger one is not.
 
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::gguf;
 use crate::model::architectures::{Architecture, TokenIds};
+use crate::model::gguf::{GgufError, is_gguf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    #[error(
+        "{path}: `{key}` is `{got}`, which this build cannot read. Supported: {supported}; the nearest is `{nearest}`. \
+        Use the model's Hugging Face folder instead"
+    )]
+    Unsupported { path: PathBuf, key: &'static str, got: String, supported: String, nearest: &'static str },
     #[error(
         "no tokenizer at {path}: {source}. A Hugging Face folder needs tokenizer.json (convert older models with \
         transformers' `save_pretrained`)"
@@ -22,7 +33,7 @@ pub enum TokenizerError {
     Malformed { path: PathBuf, reason: String },
     #[error(
         "{path} does not fit the model: its highest token id is {highest}, but the model's vocab_size is \
-        {vocab_size} (config.json). Take the tokenizer that belongs to the model"
+        {vocab_size}. Take the tokenizer that belongs to the model"
     )]
     LargerThanVocab { path: PathBuf, highest: u32, vocab_size: usize },
     #[error(
@@ -31,10 +42,10 @@ pub enum TokenizerError {
     )]
     SpecialOutsideVocab { path: PathBuf, role: &'static str, id: u32, vocab_size: usize },
     #[error(
-        "the prompt is empty, and the model at {folder} has neither a BOS nor an EOS token to stand for it. Give at \
+        "the prompt is empty, and the model at {path} has neither a BOS nor an EOS token to stand for it. Give at \
         least one character"
     )]
-    EmptyPrompt { folder: PathBuf },
+    EmptyPrompt { path: PathBuf },
     #[error("cannot encode the text: {reason}")]
     Encode { reason: String },
     #[error("cannot decode {count} tokens: {reason}")]
@@ -45,7 +56,7 @@ pub enum TokenizerError {
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    folder: PathBuf,
+    path: PathBuf,
     bos: Option<u32>,
     eos: Vec<u32>,
     special: Vec<u32>,
@@ -53,24 +64,26 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Opens `folder/tokenizer.json` and `folder/generation_config.json` (optional) for a model of this architecture.
-    pub fn open(folder: &Path, architecture: &Architecture) -> Result<Self, TokenizerError> {
-        let path = folder.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Missing { path: path.clone(), source })?;
-        let malformed = |reason: String| TokenizerError::Malformed { path: path.clone(), reason };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| malformed(error.to_string()))?;
-        // Some published files carry the settings of their training script; a prompt must arrive whole.
-        inner.with_padding(None).with_truncation(None).map_err(|error| malformed(error.to_string()))?;
+    /// Opens the tokenizer of the model at `path`, which has this architecture: `tokenizer.json` and (optional)
+    /// `generation_config.json` of a folder, or the metadata of a GGUF file.
+    pub fn open(path: &Path, architecture: &Architecture) -> Result<Self, TokenizerError> {
+        let (file, ids_file, inner, generation) = if is_gguf(path) {
+            let (inner, ids) = gguf::open(path)?;
+            (path.to_owned(), path.to_owned(), inner, ids)
+        } else {
+            let (file, inner) = from_folder(path)?;
+            (file, path.join("config.json or generation_config.json"), inner, generation_ids(path)?)
+        };
         let highest = inner.get_vocab(true).into_values().max();
-        let highest = highest.ok_or_else(|| malformed("its vocabulary is empty".into()))?;
+        let empty = || TokenizerError::Malformed { path: file.clone(), reason: "its vocabulary is empty".into() };
+        let highest = highest.ok_or_else(empty)?;
         let vocab_size = architecture.vocab_size;
         if highest as usize >= vocab_size {
-            return Err(TokenizerError::LargerThanVocab { path, highest, vocab_size });
+            return Err(TokenizerError::LargerThanVocab { path: file, highest, vocab_size });
         }
         let mut special: Vec<u32> =
             inner.get_added_tokens_decoder().iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
         special.sort_unstable();
-        let generation = generation_ids(folder)?;
         let mut eos = [generation.eos.as_slice(), &architecture.token_ids.eos].concat();
         eos.sort_unstable();
         eos.dedup();
@@ -78,15 +91,14 @@ impl Tokenizer {
         let roles = bos.iter().map(|&id| ("bos", id)).chain(eos.iter().map(|&id| ("eos", id)));
         for (role, id) in roles {
             if id as usize >= vocab_size {
-                let path = folder.join("config.json or generation_config.json");
-                return Err(TokenizerError::SpecialOutsideVocab { path, role, id, vocab_size });
+                return Err(TokenizerError::SpecialOutsideVocab { path: ids_file, role, id, vocab_size });
             }
         }
         let byte_fallback = inner
             .get_decoder()
             .and_then(|decoder| serde_json::to_string(decoder).ok())
             .is_some_and(|json| json.contains("\"ByteFallback\""));
-        Ok(Self { inner, folder: folder.to_owned(), bos, eos, special, byte_fallback })
+        Ok(Self { inner, path: path.to_owned(), bos, eos, special, byte_fallback })
     }
 
     /// Raw text with the tokenizer's own rule for BOS. An empty prompt is BOS, else the lowest EOS id.
@@ -96,7 +108,7 @@ impl Tokenizer {
             return Ok(tokens);
         }
         let stand_in = self.bos.or(self.eos.first().copied());
-        stand_in.map(|id| vec![id]).ok_or_else(|| TokenizerError::EmptyPrompt { folder: self.folder.clone() })
+        stand_in.map(|id| vec![id]).ok_or_else(|| TokenizerError::EmptyPrompt { path: self.path.clone() })
     }
 
     /// Text that already carries its special tokens, as a rendered chat template does: nothing is added.
@@ -110,7 +122,7 @@ impl Tokenizer {
         decoded.map_err(|error| TokenizerError::Decode { count: tokens.len(), reason: error.to_string() })
     }
 
-    /// Ids that end a sequence, ascending: those of `generation_config.json` and of `config.json`.
+    /// Ids that end a sequence, ascending: those of `generation_config.json` and of `config.json`, or of the metadata.
     pub fn eos(&self) -> &[u32] {
         &self.eos
     }
@@ -123,7 +135,7 @@ impl Tokenizer {
         self.bos
     }
 
-    /// All tokens marked special in `tokenizer.json`, ascending.
+    /// All tokens marked special (in a GGUF file: control and unknown ones), ascending.
     pub fn special(&self) -> &[u32] {
         &self.special
     }
@@ -165,6 +177,18 @@ impl Tokenizer {
         let encoding = encoding.map_err(|error| TokenizerError::Encode { reason: error.to_string() })?;
         Ok(encoding.get_ids().to_vec())
     }
+}
+
+/// `folder/tokenizer.json`, and its path.
+fn from_folder(folder: &Path) -> Result<(PathBuf, tokenizers::Tokenizer), TokenizerError> {
+    let path = folder.join("tokenizer.json");
+    let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Missing { path: path.clone(), source })?;
+    let malformed =
+        |error: tokenizers::Error| TokenizerError::Malformed { path: path.clone(), reason: error.to_string() };
+    let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(malformed)?;
+    // Some published files carry the settings of their training script; a prompt must arrive whole.
+    inner.with_padding(None).with_truncation(None).map_err(malformed)?;
+    Ok((path, inner))
 }
 
 /// `generation_config.json` is optional; one that is there but unreadable is an error, not silence.

@@ -51,6 +51,13 @@ fn llama_tied() {
 }
 
 #[test]
+fn mistral_with_a_window_shorter_than_the_text() {
+    for window in [1, 7, 33] {
+        check("mistral, window", config("MistralForCausalLM", json!({"sliding_window": window})), false);
+    }
+}
+
+#[test]
 fn llama_untied_with_llama3_scaling() {
     // Over 40 positions these factors keep some frequencies, blend one and divide the rest.
     let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -62,6 +69,15 @@ fn llama_untied_with_llama3_scaling() {
 fn llama_with_linear_scaling() {
     let scaling = json!({"rope_type": "linear", "factor": 4.0});
     check("llama, linear rope", config("LlamaForCausalLM", json!({"rope_scaling": scaling})), false);
+}
+
+#[test]
+fn qwen2_with_yarn() {
+    // Over 12 frequencies: one kept, four blended, the rest divided.
+    let scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4.0,
+        "beta_slow": 0.25, "attention_factor": 1.3});
+    let changes = json!({"rope_scaling": scaling, "hidden_size": 96, "num_attention_heads": 4});
+    check("qwen2, yarn", config("Qwen2ForCausalLM", changes), false);
 }
 
 #[test]

@@ -15,10 +15,13 @@ pub struct Output {
 struct Reference<'a> {
     model: &'a Model,
     frequencies: Vec<f64>,
+    /// What cosines and sines are multiplied by.
+    rope_scale: f64,
 }
 
 pub fn run(model: &Model, tokens: &[u32]) -> Output {
-    let reference = Reference { model, frequencies: frequencies(model) };
+    let rope_scale = model.config["rope_scaling"]["attention_factor"].as_f64().unwrap_or(1.0);
+    let reference = Reference { model, frequencies: frequencies(model), rope_scale };
     let embedding = reference.matrix("model.embed_tokens.weight").expect("an embedding");
     let mut rows: Vec<Vec<f64>> = tokens.iter().map(|&token| embedding[token as usize].clone()).collect();
     let mut hidden = Vec::new();
@@ -38,6 +41,9 @@ impl Reference<'_> {
         let heads = self.model.size("num_attention_heads");
         let group = heads / self.model.size("num_key_value_heads");
         let head_dim = self.model.head_dim();
+        // Of the families, only Mistral's window acts without further keys.
+        let is_mistral = self.model.config["architectures"][0] == "MistralForCausalLM";
+        let window = self.model.config["sliding_window"].as_u64().filter(|_| is_mistral).map(|window| window as usize);
         let (mut queries, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
         for (position, row) in rows.iter().enumerate() {
             let normed = self.norm(&format!("{prefix}.input_layernorm"), row);
@@ -50,9 +56,10 @@ impl Reference<'_> {
                 .flat_map(|head| {
                     let query = &queries[position][head * head_dim..(head + 1) * head_dim];
                     let part = head / group * head_dim..(head / group + 1) * head_dim;
-                    let scores = keys[..=position].iter().map(|key| dot(query, &key[part.clone()]));
+                    let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
+                    let scores = keys[first..=position].iter().map(|key| dot(query, &key[part.clone()]));
                     let weights = softmax(scores.map(|score| score / (head_dim as f64).sqrt()).collect());
-                    let values = &values;
+                    let values = &values[first..];
                     part.map(move |i| weights.iter().zip(values).map(|(w, value)| w * value[i]).sum())
                 })
                 .collect()
@@ -79,7 +86,8 @@ impl Reference<'_> {
             let head = if has_norm { self.norm(&format!("{name}_norm"), head) } else { head.to_vec() };
             let angle = |i: usize| position as f64 * self.frequencies[i % half];
             let turned = |i: usize| if i < half { -head[i + half] } else { head[i - half] };
-            (0..head_dim).map(|i| head[i] * angle(i).cos() + turned(i) * angle(i).sin()).collect()
+            let rotate = |i: usize| (head[i] * angle(i).cos() + turned(i) * angle(i).sin()) * self.rope_scale;
+            (0..head_dim).map(rotate).collect()
         };
         projected.chunks(head_dim).flat_map(rotate).collect()
     }
@@ -114,7 +122,17 @@ fn frequencies(model: &Model) -> Vec<f64> {
     let scaling = &config["rope_scaling"];
     let number = |key: &str| scaling[key].as_f64().expect("a number");
     let kind = scaling.get("rope_type").and_then(Value::as_str).unwrap_or("default");
-    let scaled = |frequency: f64| match kind {
+    // YaRN's ramp lies between the dimensions that turn `beta_fast` and `beta_slow` times over the original context.
+    let dimension_of = |beta: &str| {
+        let turns = std::f64::consts::TAU * number(beta) / number("original_max_position_embeddings");
+        -turns.ln() / theta.ln() * head_dim as f64 / 2.0
+    };
+    let scaled = |i: usize, frequency: f64| match kind {
+        "yarn" => {
+            let (first, last) = (dimension_of("beta_fast").floor().max(0.0), dimension_of("beta_slow").ceil());
+            let divided = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
+            frequency * (1.0 - divided + divided / number("factor"))
+        }
         "default" => frequency,
         "linear" => frequency / number("factor"),
         "llama3" => {
@@ -132,7 +150,7 @@ fn frequencies(model: &Model) -> Vec<f64> {
         }
         other => panic!("{other}"),
     };
-    (0..head_dim / 2).map(|i| scaled(theta.powf(-2.0 * i as f64 / head_dim as f64))).collect()
+    (0..head_dim / 2).map(|i| scaled(i, theta.powf(-2.0 * i as f64 / head_dim as f64))).collect()
 }
 
 fn dot(left: &[f64], right: &[f64]) -> f64 {

@@ -6,7 +6,7 @@
 use crate::support::{F32, assert_close, bits, levels, levels_and_threads, values};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
 use foretoken_kernels::ops::rope_kv::{RopeKvRows, reference, rotate};
-use foretoken_kernels::ops::{RopeRows, RopeScaling, RopeTable, rope_kv};
+use foretoken_kernels::ops::{RopeRows, RopeScaling, RopeTable, Yarn, rope_kv};
 
 #[test]
 fn agrees_with_the_reference() {
@@ -50,6 +50,54 @@ fn scalings_follow_their_formulas() {
         let want = [frequency, frequency / 4.0, scaled].map(f64::sin);
         assert_close(&[plain[i], linear[i], llama3[i]], &want, F32, &format!("frequency {i}"));
     }
+}
+
+/// The formula written from the paper (2309.00071, section 3.2), by turns over the original context and per dimension,
+/// with transformers' rounding of the bounds.
+#[test]
+fn yarn_follows_its_formula_and_scales_cosines_and_sines() {
+    let (head_dim, theta, original, factor, scale) = (64_usize, 10_000.0_f64, 4096_usize, 4.0, 1.2);
+    for (truncate, beta_fast, beta_slow) in [(true, 32.0, 1.0), (false, 32.0, 1.0), (true, 16.0, 2.0), (true, 9.9, 9.8)]
+    {
+        let yarn = Yarn {
+            factor,
+            original_max_position_embeddings: original,
+            beta_fast,
+            beta_slow,
+            attention_factor: scale,
+            truncate,
+        };
+        let (mut cos, mut sin) = ([0.0; 32], [0.0; 32]);
+        RopeTable::new(head_dim, theta, RopeScaling::Yarn(yarn)).rotation(3, &mut cos, &mut sin);
+        // The (fractional) dimension whose wavelength fits `turns` times into the original context.
+        let bound = |turns: f64| (original as f64 / turns / std::f64::consts::TAU).log(theta) * head_dim as f64 / 2.0;
+        let (mut low, mut high) = (bound(beta_fast), bound(beta_slow));
+        if truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        for i in 0..32 {
+            let frequency = theta.powf(-(i as f64) / 32.0);
+            let frequency = match i as f64 {
+                dimension if dimension <= low => frequency,
+                dimension if dimension >= high => frequency / factor,
+                dimension => {
+                    let divided = (dimension - low) / (high - low);
+                    divided * frequency / factor + (1.0 - divided) * frequency
+                }
+            };
+            let want = [(3.0 * frequency).cos() * scale, (3.0 * frequency).sin() * scale];
+            assert_close(&[cos[i], sin[i]], &want, F32, &format!("{truncate} {beta_fast} frequency {i}"));
+        }
+    }
+}
+
+#[test]
+fn written_out_factors_divide() {
+    let (mut cos, mut sin) = ([0.0; 3], [0.0; 3]);
+    RopeTable::new(6, 100.0, RopeScaling::None).divided(&[1.0, 2.0, 8.0]).rotation(5, &mut cos, &mut sin);
+    let want = [1.0, 2.0, 8.0].iter().enumerate();
+    let want: Vec<f64> = want.map(|(i, factor)| (5.0 * 100f64.powf(-(i as f64) / 3.0) / factor).sin()).collect();
+    assert_close(&sin, &want, F32, "sines");
 }
 
 #[test]

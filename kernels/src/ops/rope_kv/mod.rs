@@ -8,7 +8,7 @@ mod cpu;
 pub mod reference;
 mod table;
 
-pub use table::{RopeRows, RopeScaling, RopeTable};
+pub use table::{RopeRows, RopeScaling, RopeTable, Yarn};
 
 use crate::blocks::KvViewMut;
 use crate::exec::Exec;

@@ -25,20 +25,78 @@ pub enum RopeScaling {
         /// The context the model was first trained on.
         original_max_position_embeddings: usize,
     },
+    /// Fast dimensions kept, slow ones divided, a ramp over the dimensions between, cosines and sines scaled.
+    Yarn(Yarn),
+}
+
+/// YaRN's settings (Peng et al., 2309.00071), named and bounded as in transformers' `_compute_yarn_parameters`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Yarn {
+    /// The stretch of slow dimensions.
+    pub factor: f64,
+    /// The context the model was first trained on.
+    pub original_max_position_embeddings: usize,
+    /// Dimensions that turn at least this often over the original context are kept.
+    pub beta_fast: f64,
+    /// Dimensions that turn at most this often over the original context are divided.
+    pub beta_slow: f64,
+    /// What cosines and sines are multiplied by.
+    pub attention_factor: f64,
+    /// Whether the ramp begins and ends at whole dimensions.
+    pub truncate: bool,
+}
+
+impl Yarn {
+    /// The share of frequency `i` that is kept as trained.
+    fn kept(&self, i: usize, head_dim: usize, theta: f64) -> f64 {
+        let original = self.original_max_position_embeddings as f64;
+        let dimension_of =
+            |turns: f64| head_dim as f64 * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
+        let (low, high) = (dimension_of(self.beta_fast), dimension_of(self.beta_slow));
+        let (low, high) = if self.truncate { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+        // As there: a ramp without length would divide by zero.
+        let high = if low == high { high + 0.001 } else { high };
+        1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0)
+    }
 }
 
 /// The inverse frequencies of a model.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     inv_freq: Vec<f64>,
+    /// What cosines and sines are multiplied by; 1 except under YaRN.
+    attention_factor: f64,
 }
 
 impl RopeTable {
     /// `theta^(-2i / head_dim)` for i below head_dim / 2, scaled. Panics if `head_dim` is odd.
     pub fn new(head_dim: usize, theta: f64, scaling: RopeScaling) -> Self {
         assert!(head_dim.is_multiple_of(2), "head_dim must be even, got {head_dim}");
-        let trained = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64));
-        Self { inv_freq: trained.map(|frequency| scaled(frequency, scaling)).collect() }
+        let inv_freq = (0..head_dim / 2).map(|i| {
+            let frequency = theta.powf(-2.0 * i as f64 / head_dim as f64);
+            let (kept, factor) = match scaling {
+                RopeScaling::None => (1.0, 1.0),
+                RopeScaling::Linear { factor } => (0.0, factor),
+                RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+                    let turns = original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
+                    let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                    (kept.clamp(0.0, 1.0), factor)
+                }
+                RopeScaling::Yarn(yarn) => (yarn.kept(i, head_dim, theta), yarn.factor),
+            };
+            kept * frequency + (1.0 - kept) * frequency / factor
+        });
+        let attention_factor = if let RopeScaling::Yarn(yarn) = scaling { yarn.attention_factor } else { 1.0 };
+        Self { inv_freq: inv_freq.collect(), attention_factor }
+    }
+
+    /// The same with frequency i divided by `factors[i]`, as GGUF files write a scaling out. Panics unless there is one
+    /// factor for each of the head_dim / 2 frequencies.
+    pub fn divided(mut self, factors: &[f32]) -> Self {
+        assert_eq!(factors.len(), self.inv_freq.len(), "factors must be [head_dim / 2]");
+        self.inv_freq.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= f64::from(*factor));
+        self
     }
 
     /// Rotated dimensions of a head.
@@ -50,20 +108,7 @@ impl RopeTable {
     pub fn rotation(&self, position: u32, cos: &mut [f32], sin: &mut [f32]) {
         for ((frequency, cos), sin) in self.inv_freq.iter().zip(cos).zip(sin) {
             let (s, c) = (f64::from(position) * frequency).sin_cos();
-            (*cos, *sin) = (c as f32, s as f32);
-        }
-    }
-}
-
-fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
-    match scaling {
-        RopeScaling::None => frequency,
-        RopeScaling::Linear { factor } => frequency / factor,
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-            let turns = original_max_position_embeddings as f64 * frequency / (2.0 * std::f64::consts::PI);
-            let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-            let kept = kept.clamp(0.0, 1.0);
-            kept * frequency + (1.0 - kept) * frequency / factor
+            (*cos, *sin) = ((c * self.attention_factor) as f32, (s * self.attention_factor) as f32);
         }
     }
 }
