@@ -53,8 +53,9 @@ impl From<AlignedBytes> for SharedBytes {
     }
 }
 
-/// An owned byte buffer of zeros that starts a page, on huge pages where the system has them: weights are read from
-/// end to end once a token, and with small pages the misses of the address cache show in the bandwidth.
+/// An owned byte buffer of zeros that starts a page, on huge pages where the system has them: weights and keys are read
+/// from end to end once a token, and with small pages the misses of the address cache show in the bandwidth.
+#[derive(Debug)]
 pub(crate) struct AlignedBytes {
     pages: MmapMut,
     len: usize,

@@ -141,12 +141,16 @@ fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
     for _ in 0..STEPS {
         let inputs: [&[i32]; N] = std::array::from_fn(|_| black_box(&words[..]));
         let ints = match format {
-            BlockFormat::Q8_0 | BlockFormat::Q6K => S::dot_bytes(black_box(&bytes), inputs, [0; N]),
-            BlockFormat::Q4_0 | BlockFormat::Q4K => S::dot_nibbles(black_box(&nibbles), inputs, [0; N]),
+            BlockFormat::Q8_0 | BlockFormat::Q6K => S::dot_bytes(black_box(&bytes), &inputs, 0, [0; N]),
+            BlockFormat::Q4_0 | BlockFormat::Q4K => S::dot_nibbles(black_box(&nibbles), &inputs, 0, [0; N]),
         };
-        for (sum, ints) in sums.iter_mut().zip(ints) {
-            *sum = S::add(*sum, S::from_i32(ints));
+        for n in 0..N {
+            sums[n] = S::add(sums[n], S::from_i32(ints[n]));
         }
     }
-    sums.into_iter().map(S::sum).sum()
+    let mut total = 0.0;
+    for sum in sums {
+        total += S::sum(sum);
+    }
+    total
 }

@@ -5,7 +5,7 @@
 //! `[slot][layer][k|v][kv_dim]` in memory that is lent, and [`KvViewMut::over_lane`] views it. Kernels see only
 //! strides. Slots are checked at every access: a wrong one panics instead of reading elsewhere.
 
-use crate::bytes::{typed, typed_mut};
+use crate::bytes::{AlignedBytes, typed, typed_mut};
 use crate::error::KernelError;
 use crate::simd::int8::BLOCK;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, padded};
@@ -77,15 +77,13 @@ struct Strides {
 pub struct KvStore {
     shape: KvShape,
     num_slots: usize,
-    /// Words, so that the allocator hands out zero pages and the alignment suits every dtype.
-    words: Vec<u64>,
+    bytes: AlignedBytes,
 }
 
 impl KvStore {
     /// Room for `num_slots` tokens.
     pub fn new(shape: KvShape, num_slots: usize) -> Self {
-        let words = vec![0; (shape.bytes_per_slot() * num_slots).div_ceil(8)];
-        Self { shape, num_slots, words }
+        Self { shape, num_slots, bytes: AlignedBytes::zeroed(shape.bytes_per_slot() * num_slots) }
     }
 
     /// What a slot holds.
@@ -102,9 +100,7 @@ impl KvStore {
     pub fn view_mut(&mut self) -> KvViewMut<'_> {
         let plane = self.num_slots * self.shape.row_bytes();
         let strides = Strides { slot: self.shape.row_bytes(), layer: 2 * plane, value: plane };
-        // SAFETY: u64s are plain bytes without padding, and any bytes are u64s again.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.words.len() * 8) };
-        KvViewMut { bytes, shape: self.shape, num_slots: self.num_slots, strides }
+        KvViewMut { bytes: self.bytes.as_mut(), shape: self.shape, num_slots: self.num_slots, strides }
     }
 }
 

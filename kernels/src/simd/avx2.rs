@@ -110,28 +110,40 @@ impl Simd for Avx2 {
     fn round(a: Lanes) -> Lanes {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: called only inside `run`, so the processor has AVX2.
-        a.map(|half| unsafe { _mm256_round_ps::<NEAREST>(half) })
+        unsafe { [_mm256_round_ps::<NEAREST>(a[0]), _mm256_round_ps::<NEAREST>(a[1])] }
     }
     #[inline(always)]
     fn scale_by_exponent(a: Lanes, n: Lanes) -> Lanes {
-        // SAFETY: called only inside `run`, so the processor has AVX2.
-        [0, 1].map(|i| unsafe {
-            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127));
-            _mm256_mul_ps(a[i], _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)))
-        })
+        let mut scaled = a;
+        for i in 0..2 {
+            // SAFETY: called only inside `run`, so the processor has AVX2.
+            unsafe {
+                let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127));
+                scaled[i] = _mm256_mul_ps(a[i], _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)));
+            }
+        }
+        scaled
     }
     #[inline(always)]
     fn select_less(a: Lanes, b: Lanes, x: Lanes, y: Lanes) -> Lanes {
-        // SAFETY: called only inside `run`, so the processor has AVX2.
-        [0, 1].map(|i| unsafe { _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i])) })
+        let mut selected = y;
+        for i in 0..2 {
+            // SAFETY: called only inside `run`, so the processor has AVX2.
+            unsafe { selected[i] = _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i])) }
+        }
+        selected
     }
     #[inline(always)]
     fn load_bf16(from: &[u16; LANES]) -> Lanes {
-        // SAFETY: AVX2 as above; each load takes 8 of the 16 elements.
-        [0, 8].map(|at| unsafe {
-            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(at).cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
-        })
+        let mut widened = Self::splat(0.0);
+        for i in 0..2 {
+            // SAFETY: AVX2 as above; each load takes 8 of the 16 elements.
+            unsafe {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8 * i).cast()));
+                widened[i] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits));
+            }
+        }
+        widened
     }
     #[inline(always)]
     fn store_bf16(value: Lanes, to: &mut [u16; LANES]) {
@@ -145,15 +157,20 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load_u8(from: &[u8; LANES]) -> Lanes {
-        // SAFETY: AVX2 as above; each load takes 8 of the 16 bytes.
-        [0, 8].map(|at| unsafe {
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(at).cast())))
-        })
+        let mut widened = Self::splat(0.0);
+        for i in 0..2 {
+            // SAFETY: AVX2 as above; each load takes 8 of the 16 bytes.
+            unsafe {
+                let bytes = _mm_loadl_epi64(from.as_ptr().add(8 * i).cast());
+                widened[i] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+            }
+        }
+        widened
     }
     #[inline(always)]
     fn from_i32(value: [__m256i; 2]) -> Lanes {
         // SAFETY: called only inside `run`, so the processor has AVX2.
-        value.map(|half| unsafe { _mm256_cvtepi32_ps(half) })
+        unsafe { [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])] }
     }
     #[inline(always)]
     fn load_part(from: &[f32; LANES], part: usize) -> __m256 {

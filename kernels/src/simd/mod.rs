@@ -2,7 +2,8 @@
 //!
 //! An op's CPU code is a [`Kernel`]: a struct of slices whose `run` is generic over [`Simd`]. [`dispatch`] calls it
 //! inside a function that has the level's target features, and since everything is `inline(always)` the whole body is
-//! compiled with them. The lanes and the order of the horizontal sum are the same at every level, and the portable
+//! compiled with them. (What must be inlined is not put into closures: where the compiler leaves one out of line, the
+//! intrinsics in it become calls.) The lanes and the order of the horizontal sum are the same at every level, and the portable
 //! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half`). The
 //! alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
 //! level its own oracle.

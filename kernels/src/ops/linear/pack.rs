@@ -156,9 +156,9 @@ fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
     for (x, (words, notes)) in x.chunks(BLOCK).zip(blocks) {
         let split = x.len().min(LANES);
         let halves = [padded(&x[..split], 0.0), padded(&x[split..], 0.0)];
-        let [low, high] = halves.each_ref().map(|half| S::load(half));
-        let magnitude = |x| S::max(x, S::sub(S::splat(0.0), x));
-        let greatest = S::greatest(S::max(magnitude(low), magnitude(high)));
+        let (low, high) = (S::load(&halves[0]), S::load(&halves[1]));
+        let (least, most) = (S::min(low, high), S::max(low, high));
+        let greatest = S::greatest(S::max(most, S::sub(S::splat(0.0), least)));
         let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
         let mut quants = [0i8; BLOCK];
         for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {

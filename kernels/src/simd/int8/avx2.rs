@@ -7,7 +7,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use super::super::avx2::Avx2;
-use super::{InputLayout, Int8, QUAD};
+use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
 
 type Sums = [__m256i; 2];
@@ -31,49 +31,72 @@ impl Int8 for Avx2 {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: [&[i32]; N], first: [i32; N]) -> [Sums; N] {
-        let inputs = inputs.map(|input| &input[..2 * quads.len()]);
-        let mut sums = first.map(Self::splat_i32);
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [Sums; N] {
+        let inputs = words(inputs, at, 2 * quads.len());
+        let mut sums = [Self::splat_i32(0); N];
+        for n in 0..N {
+            sums[n] = Self::splat_i32(first[n]);
+        }
         for (at, quad) in quads.iter().enumerate() {
             // SAFETY: AVX2 by the level's contract.
             unsafe {
-                let weights = halves(quad);
-                let even = weights.map(|half| _mm256_and_si256(half, _mm256_set1_epi16(255)));
-                let odd = weights.map(|half| _mm256_srli_epi16::<8>(half));
-                for (sums, input) in sums.iter_mut().zip(inputs) {
-                    let (x, y) = (_mm256_set1_epi32(input[2 * at]), _mm256_set1_epi32(input[2 * at + 1]));
-                    for half in 0..2 {
-                        sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(even[half], x));
-                        sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(odd[half], y));
-                    }
+                let [top, bottom] = halves(quad);
+                let mask = _mm256_set1_epi16(255);
+                let (top_even, bottom_even) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
+                let (top_odd, bottom_odd) = (_mm256_srli_epi16::<8>(top), _mm256_srli_epi16::<8>(bottom));
+                for n in 0..N {
+                    let (x, y) = (_mm256_set1_epi32(inputs[n][2 * at]), _mm256_set1_epi32(inputs[n][2 * at + 1]));
+                    let [mut top, mut bottom] = sums[n];
+                    top = _mm256_add_epi32(top, _mm256_madd_epi16(top_even, x));
+                    bottom = _mm256_add_epi32(bottom, _mm256_madd_epi16(bottom_even, x));
+                    top = _mm256_add_epi32(top, _mm256_madd_epi16(top_odd, y));
+                    bottom = _mm256_add_epi32(bottom, _mm256_madd_epi16(bottom_odd, y));
+                    sums[n] = [top, bottom];
                 }
             }
         }
         sums
     }
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(quads: &[[u8; QUAD]; 4], inputs: [&[i32]; N], first: [i32; N]) -> [Sums; N] {
-        let inputs = inputs.map(|input| &input[..8]);
+    fn dot_nibbles<const N: usize>(
+        quads: &[[u8; QUAD]; 4],
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [Sums; N] {
+        let inputs = words(inputs, at, 8);
         // SAFETY: AVX2 by the level's contract.
         unsafe {
             let mask = _mm256_set1_epi8(15);
-            let mut shorts = [[_mm256_setzero_si256(); 2]; N];
+            let mut sums = [[_mm256_setzero_si256(); 2]; N];
             for (at, quad) in quads.iter().enumerate() {
-                let weights = halves(quad);
-                let low = weights.map(|half| _mm256_and_si256(half, mask));
-                let high = weights.map(|half| _mm256_and_si256(_mm256_srli_epi16::<4>(half), mask));
-                for (shorts, input) in shorts.iter_mut().zip(inputs) {
-                    let (x, y) = (_mm256_set1_epi32(input[at]), _mm256_set1_epi32(input[4 + at]));
-                    for half in 0..2 {
-                        shorts[half] = _mm256_add_epi16(shorts[half], _mm256_maddubs_epi16(low[half], x));
-                        shorts[half] = _mm256_add_epi16(shorts[half], _mm256_maddubs_epi16(high[half], y));
-                    }
+                let [top, bottom] = halves(quad);
+                let (top_low, bottom_low) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
+                let top_high = _mm256_and_si256(_mm256_srli_epi16::<4>(top), mask);
+                let bottom_high = _mm256_and_si256(_mm256_srli_epi16::<4>(bottom), mask);
+                for n in 0..N {
+                    let (x, y) = (_mm256_set1_epi32(inputs[n][at]), _mm256_set1_epi32(inputs[n][4 + at]));
+                    let [mut top, mut bottom] = sums[n];
+                    top = _mm256_add_epi16(top, _mm256_maddubs_epi16(top_low, x));
+                    bottom = _mm256_add_epi16(bottom, _mm256_maddubs_epi16(bottom_low, x));
+                    top = _mm256_add_epi16(top, _mm256_maddubs_epi16(top_high, y));
+                    bottom = _mm256_add_epi16(bottom, _mm256_maddubs_epi16(bottom_high, y));
+                    sums[n] = [top, bottom];
                 }
             }
-            std::array::from_fn(|n| {
+            let ones = _mm256_set1_epi16(1);
+            for n in 0..N {
                 let first = _mm256_set1_epi32(first[n]);
-                shorts[n].map(|sum| _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), first))
-            })
+                let [top, bottom] = sums[n];
+                let top = _mm256_add_epi32(_mm256_madd_epi16(top, ones), first);
+                sums[n] = [top, _mm256_add_epi32(_mm256_madd_epi16(bottom, ones), first)];
+            }
+            sums
         }
     }
 }

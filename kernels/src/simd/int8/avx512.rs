@@ -3,8 +3,17 @@
 #![cfg(target_arch = "x86_64")]
 
 use super::super::avx512::Avx512;
-use super::{InputLayout, Int8, QUAD};
+use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
+
+#[inline(always)]
+fn splat_each<const N: usize>(values: [i32; N]) -> [__m512i; N] {
+    let mut splats = [Avx512::<false>::splat_i32(0); N];
+    for n in 0..N {
+        splats[n] = Avx512::<false>::splat_i32(values[n]);
+    }
+    splats
+}
 
 impl<const BF16: bool> Int8 for Avx512<BF16> {
     type I = __m512i;
@@ -18,9 +27,14 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         unsafe { _mm512_set1_epi32(value) }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: [&[i32]; N], first: [i32; N]) -> [__m512i; N] {
-        let inputs = inputs.map(|input| &input[..quads.len()]);
-        let mut sums = first.map(Self::splat_i32);
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [__m512i; N] {
+        let inputs = words(inputs, at, quads.len());
+        let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
@@ -33,9 +47,14 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         sums
     }
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(quads: &[[u8; QUAD]; 4], inputs: [&[i32]; N], first: [i32; N]) -> [__m512i; N] {
-        let inputs = inputs.map(|input| &input[..8]);
-        let mut sums = first.map(Self::splat_i32);
+    fn dot_nibbles<const N: usize>(
+        quads: &[[u8; QUAD]; 4],
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [__m512i; N] {
+        let inputs = words(inputs, at, 8);
+        let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {

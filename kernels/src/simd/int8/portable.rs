@@ -2,7 +2,7 @@
 //! of them.
 
 use super::super::portable::Portable;
-use super::{InputLayout, Int8, QUAD};
+use super::{InputLayout, Int8, QUAD, words};
 use crate::simd::LANES;
 
 impl Int8 for Portable {
@@ -16,7 +16,13 @@ impl Int8 for Portable {
         [value; LANES]
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: [&[i32]; N], first: [i32; N]) -> [[i32; LANES]; N] {
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [[i32; LANES]; N] {
+        let inputs = words(inputs, at, quads.len());
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
             for (sums, input) in sums.iter_mut().zip(inputs) {
@@ -28,9 +34,11 @@ impl Int8 for Portable {
     #[inline(always)]
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
-        inputs: [&[i32]; N],
+        inputs: &[&[i32]; N],
+        at: usize,
         first: [i32; N],
     ) -> [[i32; LANES]; N] {
+        let inputs = words(inputs, at, 8);
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
             let (low, high) = (quad.map(|byte| byte & 15), quad.map(|byte| byte >> 4));

@@ -13,19 +13,33 @@ use crate::weight::WeightDtype;
 /// Words that follow the inputs of a row, per block: the input's scale, then what undoes the weights' bias.
 pub(crate) const NOTES: usize = 4;
 
-/// A packed input row as its words: all blocks' inputs, then all blocks' notes.
-struct Input<'a> {
-    words: &'a [i32],
-    notes: &'a [[i32; NOTES]],
+/// N packed input rows as their words: all blocks' inputs, then all blocks' notes.
+struct Inputs<'a, const N: usize> {
+    words: [&'a [i32]; N],
+    notes: [&'a [[i32; NOTES]]; N],
 }
 
-impl<'a> Input<'a> {
+impl<'a, const N: usize> Inputs<'a, N> {
     #[inline(always)]
-    fn new(lines: &'a [Line], blocks: usize, block_words: usize) -> Self {
-        // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
-        let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
-        let (words, notes) = words.split_at(blocks * block_words);
-        Self { words, notes: &notes.as_chunks().0[..blocks] }
+    fn new(rows: [&'a [Line]; N], blocks: usize, block_words: usize) -> Self {
+        let mut inputs = Self { words: [&[]; N], notes: [&[]; N] };
+        for n in 0..N {
+            let lines = rows[n];
+            // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
+            let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
+            let (words, notes) = words.split_at(blocks * block_words);
+            (inputs.words[n], inputs.notes[n]) = (words, &notes.as_chunks().0[..blocks]);
+        }
+        inputs
+    }
+
+    #[inline(always)]
+    fn note(&self, block: usize, index: usize) -> [i32; N] {
+        let mut note = [0; N];
+        for n in 0..N {
+            note[n] = self.notes[n][block][index];
+        }
+        note
     }
 }
 
@@ -34,24 +48,15 @@ trait PanelFormat<S: Simd> {
     /// Words of a block of input.
     const WORDS: usize;
     /// Adds block `block` to the sums of N inputs.
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]);
-}
-
-#[inline(always)]
-fn words<'a, const N: usize>(inputs: &[Input<'a>; N], block: usize, words: usize) -> [&'a [i32]; N] {
-    std::array::from_fn(|n| &inputs[n].words[block * words..(block + 1) * words])
-}
-
-#[inline(always)]
-fn note<const N: usize>(inputs: &[Input<'_>; N], block: usize, index: usize) -> [i32; N] {
-    std::array::from_fn(|n| inputs[n].notes[block][index])
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]);
 }
 
 /// `sums += ints * scales * the inputs' scales`.
 #[inline(always)]
 fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], ints: [S::I; N], scales: S::F, inputs: [i32; N]) {
-    for ((sum, ints), input) in sums.iter_mut().zip(ints).zip(inputs) {
-        *sum = S::fma(S::mul(S::from_i32(ints), scales), S::splat(f32::from_bits(input as u32)), *sum);
+    for n in 0..N {
+        let input = S::splat(f32::from_bits(inputs[n] as u32));
+        sums[n] = S::fma(S::mul(S::from_i32(ints[n]), scales), input, sums[n]);
     }
 }
 
@@ -61,10 +66,11 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     const WORDS: usize = S::WIDE_INPUT.words();
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
-        let ints = S::dot_bytes(quads, words(inputs, block, <Self as PanelFormat<S>>::WORDS), note(inputs, block, 1));
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), note(inputs, block, 0));
+        let at = block * <Self as PanelFormat<S>>::WORDS;
+        let ints = S::dot_bytes(quads, &inputs.words, at, inputs.note(block, 1));
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
 }
 
@@ -74,10 +80,10 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     const WORDS: usize = S::NARROW_INPUT.words();
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
-        let words = words(inputs, block, <Self as PanelFormat<S>>::WORDS);
-        let ints = S::dot_nibbles(panel.quads(block), words, note(inputs, block, 1));
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), note(inputs, block, 0));
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
+        let at = block * <Self as PanelFormat<S>>::WORDS;
+        let ints = S::dot_nibbles(panel.quads(block), &inputs.words, at, inputs.note(block, 1));
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
 }
 
@@ -87,15 +93,15 @@ impl<S: Simd> PanelFormat<S> for Q4K {
     const WORDS: usize = S::NARROW_INPUT.words();
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
-        let words = words(inputs, block, <Self as PanelFormat<S>>::WORDS);
-        let ints = S::dot_nibbles(panel.quads(block), words, [0; N]);
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
+        let at = block * <Self as PanelFormat<S>>::WORDS;
+        let ints = S::dot_nibbles(panel.quads(block), &inputs.words, at, [0; N]);
         let [scales, minima] = panel.meta_bytes(block);
-        let [d, d_min] = panel.supers::<2>(block).map(|row| S::load_f16(row));
-        scaled::<S, N>(sums, ints, S::mul(d, S::load_u8(scales)), note(inputs, block, 0));
-        let minima = S::mul(d_min, S::load_u8(minima));
-        for (sum, input) in sums.iter_mut().zip(note(inputs, block, 1)) {
-            *sum = S::fma(minima, S::splat(f32::from_bits(input as u32)), *sum);
+        let [d, d_min] = panel.supers::<2>(block);
+        scaled::<S, N>(sums, ints, S::mul(S::load_f16(d), S::load_u8(scales)), inputs.note(block, 0));
+        let (minima, totals) = (S::mul(S::load_f16(d_min), S::load_u8(minima)), inputs.note(block, 1));
+        for n in 0..N {
+            sums[n] = S::fma(minima, S::splat(f32::from_bits(totals[n] as u32)), sums[n]);
         }
     }
 }
@@ -106,17 +112,16 @@ impl<S: Simd> PanelFormat<S> for Q6K {
     const WORDS: usize = S::WIDE_INPUT.words();
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[Input<'_>; N], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads = sixes(panel.quads(block));
-        let words = words(inputs, block, <Self as PanelFormat<S>>::WORDS);
-        let [d] = panel.supers::<1>(block).map(|row| S::load_f16(row));
-        let scales = panel.meta_bytes(block);
+        let [d] = panel.supers::<1>(block);
+        let (d, scales) = (S::load_f16(d), panel.meta_bytes(block));
         for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
-            let words = words.map(|words| &words[half * words.len() / 2..]);
-            let ints = S::dot_bytes(quads, words, note(inputs, block, 1 + half));
+            let at = (2 * block + half) * <Self as PanelFormat<S>>::WORDS / 2;
+            let ints = S::dot_bytes(quads, &inputs.words, at, inputs.note(block, 1 + half));
             // Scales are signed and stored with a bias of 128.
             let scales = S::mul(d, S::sub(S::load_u8(&scales[half]), S::splat(128.0)));
-            scaled::<S, N>(sums, ints, scales, note(inputs, block, 0));
+            scaled::<S, N>(sums, ints, scales, inputs.note(block, 0));
         }
     }
 }
@@ -174,7 +179,7 @@ impl WeightBlock<'_> {
         }
         let weight = self.linear.weight();
         let blocks = weight.cols().div_ceil(BLOCK);
-        let inputs: [Input<'_>; N] = std::array::from_fn(|n| Input::new(self.x.row(first + n), blocks, T::WORDS));
+        let inputs = Inputs::new(std::array::from_fn::<_, N, _>(|n| self.x.row(first + n)), blocks, T::WORDS);
         for row in self.rows.clone().step_by(PANEL) {
             let panel = weight.panel(row / PANEL);
             let mut sums = [S::splat(0.0); N];
