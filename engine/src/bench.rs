@@ -196,7 +196,8 @@ struct Samples {
 impl Samples {
     fn report(self, decoder: &Decoder, options: Options, peak_rss_bytes: Option<u64>) -> Report {
         let bandwidth = median(self.read);
-        let rates: BTreeMap<String, f64> = self.rates.into_iter().map(|(dtype, rates)| (dtype, median(rates))).collect();
+        let rates: BTreeMap<String, f64> =
+            self.rates.into_iter().map(|(dtype, rates)| (dtype, median(rates))).collect();
         let verify: BTreeMap<usize, f64> = self.verify.into_iter().map(|(rows, times)| (rows, median(times))).collect();
         let (weight_bytes, one) = (decoder.weight_bytes(), verify[&1]);
         let elements = |linear: &foretoken_kernels::blocks::Linear| linear.weight().rows() * linear.weight().cols();
@@ -237,8 +238,11 @@ fn op_shares(decoder: Decoder, bed: &mut Bed) -> BTreeMap<usize, BTreeMap<&'stat
         let start = Instant::now();
         repeated(|| bed.verify(&decoder, rows));
         let total = start.elapsed().as_secs_f64();
-        let mut shares: BTreeMap<&'static str, f64> =
-            profile.take().into_iter().map(|(op, time): (Op, Duration)| (op.name(), time.as_secs_f64() / total)).collect();
+        let mut shares: BTreeMap<&'static str, f64> = profile
+            .take()
+            .into_iter()
+            .map(|(op, time): (Op, Duration)| (op.name(), time.as_secs_f64() / total))
+            .collect();
         shares.insert("rest", 1.0 - shares.values().sum::<f64>());
         (rows, shares)
     });

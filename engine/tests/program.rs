@@ -109,6 +109,31 @@ fn json_has_the_fields_that_scripts_read() {
 }
 
 #[test]
+fn bench_says_what_design_names() {
+    let output =
+        foretoken(&["bench", "--random-weights", "8.9m", "--set", "model.dtype=\"q4\"", "--rounds", "1", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for field in ["read_bandwidth_gb_s", "weight_bytes", "decode_tok_s", "bandwidth_fraction", "prefill_tok_s"] {
+        assert!(report[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {report}");
+    }
+    // 4.6 bits in the layers, 6.6 in the output projection.
+    let bytes = report["weight_bytes"].as_f64().expect("a number");
+    assert!((4.4e6..5.0e6).contains(&bytes), "{bytes}");
+    for rows in ["1", "2", "4", "8", "16", "32"] {
+        assert!(report["verify_ms"][rows].as_f64().is_some_and(|time| time > 0.0), "{rows}");
+        assert!(report["verify_ratio"][rows].is_f64() && report["limit_ms"][rows].is_f64(), "{rows}");
+    }
+    let shares = report["op_share"]["1"].as_object().expect("shares");
+    let total: f64 = shares.values().filter_map(Value::as_f64).sum();
+    assert!((total - 1.0).abs() < 1e-6 && shares["linear"].as_f64() > Some(0.2), "{shares:?}");
+    let output = foretoken(&["bench", "configs/plain.toml", "--context", "4000"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("the model has 1024"), "{}", text(&output.stderr));
+    let output = foretoken(&["bench", "--random-weights", "7b"]);
+    assert!(text(&output.stderr).contains("one of 1.1b, 134m, 8.9m"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_file_of_prompts_takes_sampling_by_the_line_and_says_which_line_is_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("prompts.jsonl");

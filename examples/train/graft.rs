@@ -37,7 +37,9 @@ pub const BILLION: Shape = Shape { layers: 24, width: 2048, mlp_width: 5632, kv_
 #[allow(dead_code, reason = "the test of this file has a main of its own")]
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [from, to] = &arguments[..] else { bail!("usage: graft MODEL FOLDER, such as graft examples/models/tiny /tmp/grafted") };
+    let [from, to] = &arguments[..] else {
+        bail!("usage: graft MODEL FOLDER, such as graft examples/models/tiny /tmp/grafted")
+    };
     graft(Path::new(from), Path::new(to), BILLION)?;
     println!("{to}: {} inside {BILLION:?}", from);
     Ok(())

@@ -98,7 +98,8 @@ impl Kernel for Multiply {
         let lines = black_box([Line([1.5; LANES]); 2]);
         match BlockFormat::of(self.0) {
             None if self.0 == WeightDtype::Bf16 => {
-                let (weights, input) = (S::load_half(black_box(&[0x3f80; 2 * LANES]), 0, 0), S::load_input(&lines, 0, 0));
+                let (weights, input) =
+                    (S::load_half(black_box(&[0x3f80; 2 * LANES]), 0, 0), S::load_input(&lines, 0, 0));
                 let mut sums = [S::load_part(&[0.0; LANES], 0); SUMS];
                 for _ in 0..STEPS {
                     for sum in &mut sums {

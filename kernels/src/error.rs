@@ -30,7 +30,9 @@ pub enum KernelError {
         got: usize,
     },
     /// A row does not divide into the blocks of its format.
-    #[error("tensor `{tensor}`: {dtype} stores blocks of {multiple} weights, and a row of {got} is no multiple of that")]
+    #[error(
+        "tensor `{tensor}`: {dtype} stores blocks of {multiple} weights, and a row of {got} is no multiple of that"
+    )]
     BlockCols {
         /// Name of the tensor.
         tensor: String,

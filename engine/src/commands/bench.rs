@@ -60,7 +60,9 @@ fn decoder(args: &BenchArgs, config: &Config) -> anyhow::Result<Decoder> {
         None => {
             let text = std::fs::read_to_string(shape).map_err(|error| {
                 let names = SHAPES.map(|(name, _)| name).join(", ");
-                UsageError(format!("--random-weights {shape}: {error}\n  fix: one of {names}, or a model's config.json"))
+                UsageError(format!(
+                    "--random-weights {shape}: {error}\n  fix: one of {names}, or a model's config.json"
+                ))
             })?;
             Architecture::parse(&text, Path::new(shape))?
         }
@@ -89,7 +91,11 @@ fn print(report: &Report) {
     if let Some(bytes) = report.peak_rss_bytes {
         println!("peak resident           {:8.3} GiB", gib(bytes as f64));
     }
-    println!("\ndecode  {:8.1} tokens/s, {:.0} % of the bandwidth", report.decode_tok_s, 100.0 * report.bandwidth_fraction);
+    println!(
+        "\ndecode  {:8.1} tokens/s, {:.0} % of the bandwidth",
+        report.decode_tok_s,
+        100.0 * report.bandwidth_fraction
+    );
     let prefill = 100.0 * report.prefill_fraction;
     println!("prefill {:8.1} tokens/s at {PREFILL}, {prefill:.0} % of the multiply-adds\n", report.prefill_tok_s);
     println!("rows        ms   t(n)/t(1)   over the machine's limit");

@@ -155,12 +155,15 @@ type Reader = Box<dyn Fn(&[u8], &mut [f32]) + Sync>;
 fn reader(tensor: &NamedTensor<'_>) -> Result<Reader, CheckpointError> {
     match (tensor.dtype, tensor.ggml) {
         (Some(DType::F32), _) => Ok(Box::new(|bytes, out| widen(bytes, out, f32::from_le_bytes))),
-        (Some(DType::Bf16), _) => Ok(Box::new(|bytes, out| widen(bytes, out, |word| bf16::from_le_bytes(word).to_f32()))),
+        (Some(DType::Bf16), _) => {
+            Ok(Box::new(|bytes, out| widen(bytes, out, |word| bf16::from_le_bytes(word).to_f32())))
+        }
         (Some(DType::F16), _) => Ok(Box::new(|bytes, out| widen(bytes, out, |word| f16::from_le_bytes(word).to_f32()))),
         (_, Some(kind)) => {
             // Once here, so that a kind that candle cannot read is an error and not a panic on some thread.
             let first = tensor.rows().next().unwrap_or_default();
-            dequantised(kind, first).map_err(|error| dtype_error(tensor, format!("{} ({error})", tensor.dtype_name)))?;
+            dequantised(kind, first)
+                .map_err(|error| dtype_error(tensor, format!("{} ({error})", tensor.dtype_name)))?;
             Ok(Box::new(move |blocks, out| {
                 let values = dequantised(kind, blocks).expect("candle read this kind before");
                 out.copy_from_slice(&values);

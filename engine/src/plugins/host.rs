@@ -17,9 +17,9 @@ use foretoken_plugin_api::{
     Token,
 };
 
-use crate::config::{DTYPE_NAMES, dtype_named};
 use super::lanes::Lanes;
 use super::model::{self, HostModel};
+use crate::config::{DTYPE_NAMES, dtype_named};
 use crate::drafts::kernel_key;
 use crate::model::{Checkpoint, Decoder};
 
@@ -100,8 +100,7 @@ impl HostApi for EngineHost {
         let dtype = match dtype {
             None => self.shared.dtype,
             Some(name) => Some(
-                dtype_named(name)
-                    .ok_or_else(|| Error::options(format!("dtype = {name:?}: expected {DTYPE_NAMES}")))?,
+                dtype_named(name).ok_or_else(|| Error::options(format!("dtype = {name:?}: expected {DTYPE_NAMES}")))?,
             ),
         };
         let path = self.path(path);

@@ -7,7 +7,7 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use foretoken::model::{Architecture, Checkpoint, Decoder};
-use foretoken_kernels::{Exec, WeightDtype};
+use foretoken_kernels::{Exec, Weight, WeightDtype};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
@@ -137,6 +137,35 @@ fn without_a_dtype_weights_are_held_as_stored() {
         let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>().sqrt();
         let error = norm(&mut got.iter().zip(&want).map(|(got, want)| got - want)) / norm(&mut want.iter().copied());
         assert!(error <= tolerance, "{stored:?}: relative error {error}");
+    }
+}
+
+/// A block's weights are what candle makes of it, to the rounding of a product.
+#[test]
+fn blocks_mean_what_candle_says() {
+    let tensor = &wide("LlamaForCausalLM").tensors["model.layers.0.mlp.up_proj.weight"];
+    let [rows, cols] = [512, 256];
+    for (kind, dtype) in [
+        (GgmlDType::Q8_0, WeightDtype::Q8_0),
+        (GgmlDType::Q4_0, WeightDtype::Q4_0),
+        (GgmlDType::Q4K, WeightDtype::Q4K),
+        (GgmlDType::Q6K, WeightDtype::Q6K),
+    ] {
+        let blocks = QTensor::quantize(tensor, kind).unwrap();
+        let (bytes, want) = (blocks.data().unwrap(), blocks.dequantize(&Device::Cpu).unwrap());
+        let stored: Vec<&[u8]> = bytes.chunks(bytes.len() / rows).collect();
+        let weight = Weight::from_blocks("up", dtype, [rows, cols], &stored).unwrap();
+        let mut row = vec![0.0; cols];
+        for (index, want) in want.to_vec2::<f32>().unwrap().iter().enumerate() {
+            weight.row_f32(index, &mut row);
+            for (got, want) in row.iter().zip(want) {
+                assert!((got - want).abs() <= 1e-6 * want.abs().max(0.1), "{dtype} row {index}: {got}, candle {want}");
+            }
+        }
+        let error = Weight::from_blocks("up", dtype, [rows, cols], &stored[1..]).unwrap_err();
+        assert!(error.to_string().contains("`up`: expected"), "{error}");
+        let error = Weight::from_blocks("up", dtype, [rows, 40], &stored).unwrap_err();
+        assert!(error.to_string().contains("a row of 40 is no multiple"), "{error}");
     }
 }
 

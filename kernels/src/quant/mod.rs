@@ -12,5 +12,5 @@ mod encode;
 mod panel;
 
 pub(crate) use blocks::{BlockFormat, RowBlock};
-pub(crate) use panel::{PANEL, Panel, PanelLayout};
 pub(crate) use encode::encode_row;
+pub(crate) use panel::{PANEL, Panel, PanelLayout};

@@ -7,7 +7,7 @@ use crate::support::{BF16, F32, assert_close, bits, levels, levels_and_threads, 
 use foretoken_kernels::blocks::Linear;
 use foretoken_kernels::ops::linear::reference;
 use foretoken_kernels::ops::{LinearJob, PackedRows, linear};
-use foretoken_kernels::{Exec, KernelError, SimdLevel, Weight, WeightDtype};
+use foretoken_kernels::{Exec, KernelError, NoiseKey, SimdLevel, Weight, WeightDtype, noise};
 
 const DTYPES: [WeightDtype; 7] = WeightDtype::ALL;
 
@@ -114,5 +114,26 @@ fn rows_of_a_long_pass_equal_rows_alone() {
                 assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{exec:?} {dtype} row {row}");
             }
         }
+    }
+}
+
+/// 10,000 random shapes: a row among others, in another place of the batch, on other threads.
+#[test]
+fn random_shapes_keep_a_rows_bits() {
+    let execs: Vec<Exec> = levels_and_threads().collect();
+    for case in 0..10_000u64 {
+        let draw = |index: u32, most: usize| {
+            noise::bits(NoiseKey { seed: case, completion: 0, stream: 0 }, index) as usize % most + 1
+        };
+        let (outs, ins, rows) = (draw(0, 40), draw(1, 160), draw(2, 12));
+        let dtype = DTYPES[draw(3, DTYPES.len()) - 1];
+        let exec = &execs[draw(4, execs.len()) - 1];
+        let alone = exec.with_pool(execs[0].pool().clone());
+        let (layer, x) = (made(dtype, [outs, ins], case), values(case + 1, rows * ins));
+        let row = draw(5, rows) - 1;
+        let got = run(exec, &layer, &x);
+        let want = run(&alone, &layer, &x[row * ins..(row + 1) * ins]);
+        let place = format!("case {case}: {exec:?} {dtype} [{outs}, {ins}], row {row} of {rows}");
+        assert_eq!(bits(&got[row * outs..(row + 1) * outs]), bits(&want), "{place}");
     }
 }

@@ -31,12 +31,7 @@ impl Int8 for Avx2 {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(
-        quads: &[[u8; QUAD]],
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
-    ) -> [Sums; N] {
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[&[i32]; N], at: usize, first: [i32; N]) -> [Sums; N] {
         let inputs = words(inputs, at, 2 * quads.len());
         let mut sums = [Self::splat_i32(0); N];
         for n in 0..N {

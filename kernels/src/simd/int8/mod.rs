@@ -65,8 +65,12 @@ pub(crate) trait Int8: Copy + 'static {
     fn splat_i32(value: i32) -> Self::I;
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), whose words
     /// start at `at`.
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[&[i32]; N], at: usize, first: [i32; N])
-    -> [Self::I; N];
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [Self::I; N];
     /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
     /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(

@@ -7,8 +7,8 @@
 //! Where a level needs several registers for 16 lanes, a tile is summed part by part, a stretch of k at a time: lanes
 //! do not mix before the horizontal sum, so the parts may go one after the other, and each can have all registers.
 
-use super::format::{Bf16, F16, F32, Format};
 use super::WeightBlock;
+use super::format::{Bf16, F16, F32, Format};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
 use std::ops::Range;
