@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use foretoken_kernels::blocks::{KvShape, KvStore};
-use foretoken_kernels::{Exec, physical_cores};
+use foretoken_kernels::{Exec, ThreadPool, physical_cores};
 use foretoken_plugin_api::abi::kv::LoadedKv;
 use foretoken_plugin_api::abi::proposer::LoadedProposer;
 use foretoken_plugin_api::abi::sampler::LoadedSampler;
@@ -74,7 +74,7 @@ impl Engine {
         if !is_model(&config.model) {
             return Err(BuildError::NoModel { path: config.model });
         }
-        let exec = Exec::cpu(config.threads.unwrap_or_else(physical_cores))?;
+        let exec = exec(&config)?;
         let architecture = Architecture::open(&config.model).map_err(DecoderError::from)?;
         let tokenizer = Arc::new(Tokenizer::open(&config.model, &architecture)?);
         let kv_shape = KvShape { layers: architecture.layers, kv_dim: architecture.kv_width(), dtype: config.kv_dtype };
@@ -115,6 +115,15 @@ impl Engine {
         };
         Ok(Self { core, kv })
     }
+}
+
+/// The threads that a config asks for.
+///
+/// # Errors
+/// If `FORETOKEN_SIMD` names a level that this machine lacks.
+pub fn exec(config: &Config) -> Result<Exec, foretoken_kernels::KernelError> {
+    let threads = config.threads.unwrap_or_else(physical_cores);
+    Exec::new(Arc::new(if config.pin_threads { ThreadPool::pinned(threads) } else { ThreadPool::new(threads) }))
 }
 
 fn shared(config: &Config, architecture: &Architecture, tokenizer: &Tokenizer, exec: &Exec) -> Arc<Shared> {

@@ -1,6 +1,7 @@
-"""Foretoken beside llama.cpp: the same random weights, the same GGUF files, interleaved rounds, a table of speeds.
+"""Foretoken beside llama.cpp: the same random weights, the same GGUF files, interleaved rounds, tables of speeds.
 
-Neighbours: `random_gguf.py` writes the weights, README.md says what is compared with what, and why that is fair.
+Neighbours: `random_gguf.py` writes the weights, `tables.py` prints, `machine.py` watches the machine; README.md says
+what is compared with what, and why that is fair.
 
 Surprising decision: llama.cpp has no program that times a pass of n rows with the logits of all, the cost that
 speculation lives on. `llama-batched-bench` comes closest (n sequences behind one shared prompt, a row each), so it
@@ -12,103 +13,116 @@ import contextlib
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import machine
 import random_gguf
+import tables
 from random_gguf import SHAPES
+from tables import CELLS, PREFILL, ROWS
 
-ROWS = (1, 2, 4, 8, 16, 32)
-PREFILL = 512
 FORMATS = ("bf16", "f16", "f32", "q8_0", "q4_0", "q4_k_m", "q6_k")
-# Rows that follow the prompt in each sequence. Few, so that a KV shared by all sequences stays as short as one's own.
+# Passes timed behind the prompt. Few, so that a KV shared by all sequences stays about as short as one sequence's.
 STEPS = 8
-# What a passage of the peer's costs is repeated until about this many weights have been read.
+# The peer's cells are repeated within a round until one row has read about this many weights.
 WEIGHTS_READ = 4e9
+# A KV of the sequences' own, or one for all: the latter is what a single sequence has, the former llama.cpp's default.
 BATCHED = {
-    f"batched-bench, flash attention {flash}, KV {kv}": ["-fa", flash, *(["-kvu"] if kv == "shared" else [])]
-    for flash in ("on", "off")
-    for kv in ("shared", "split")
+    "batched-bench, fa, one KV": ["-fa", "on", "-kvu"],
+    "batched-bench, one KV": ["-fa", "off", "-kvu"],
+    "batched-bench, fa": ["-fa", "on"],
+    "batched-bench": ["-fa", "off"],
 }
-BUILD = """build it, from a checkout of https://github.com/ggml-org/llama.cpp or from vendor/llama.cpp in the source
-       package of llama-cpp-python (pip download --no-deps --no-binary :all: llama-cpp-python):
-         cmake -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF
-         cmake --build build --target llama-bench llama-batched-bench llama-quantize
-       and give --llama-cpp build/bin"""
-
-Milliseconds = dict[str, list[float]]
+BUILD = """from a checkout of https://github.com/ggml-org/llama.cpp, or from vendor/llama.cpp in llama-cpp-python's
+  source package (pip download --no-deps --no-binary :all: llama-cpp-python),
+    cmake -B build -DCMAKE_BUILD_TYPE=Release
+    cmake --build build --target llama-bench llama-batched-bench llama-quantize
+  and give --llama-cpp build/bin"""
 
 
 class Failure(Exception):
     """What went wrong, where, what was expected, and how to put it right."""
 
 
+def run(*command: object) -> str:
+    """What a command printed to stdout."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise Failure(f"cannot run {words[0]}: {error}\n  fix: give the path of a program built here") from error
+    if done.returncode != 0:
+        last = "\n".join(f"  | {line}" for line in (done.stderr.strip() or done.stdout.strip()).splitlines()[-8:])
+        raise Failure(
+            f"status {done.returncode}, expected 0, from\n  {' '.join(words)}\n  which ended with\n{last}\n"
+            "  fix: run that command by itself; --work DIR keeps its files"
+        )
+    return done.stdout
+
+
 class Peer:
     """llama.cpp's programs."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        self.folder, self.threads = folder, threads
+        self.folder, self.threads = folder.resolve(), threads
         for name in ("llama-bench", "llama-batched-bench", "llama-quantize"):
-            if not os.access(folder / name, os.X_OK):
-                raise Failure(f"no program {name} in {folder}; expected llama.cpp's built programs\n  fix: {BUILD}")
-        self.version = run([folder / "llama-bench", "--version"], both=True).splitlines()[0]
+            if not os.access(self.folder / name, os.X_OK):
+                raise Failure(f"no program {name} in {folder}, expected llama.cpp's programs\n  fix: {BUILD}")
+        version = subprocess.run([self.folder / "llama-bench", "--version"], capture_output=True, text=True, check=False)
+        self.version = (version.stdout + version.stderr).partition("\n")[0].removeprefix("version: ")
 
     def quantize(self, source: Path, target: Path, kind: str) -> None:
-        """Writes `target` from a bf16 file."""
-        run([self.folder / "llama-quantize", source, target, kind.upper(), self.threads])
+        """Writes `target` in another type."""
+        run(self.folder / "llama-quantize", source, target, kind.upper(), self.threads)
 
-    def passes(self, model: Path, setting: str, context: int, repeats: int) -> dict[int, float]:
-        """Milliseconds of a pass of n rows behind `context` tokens, one row a sequence, logits of all."""
-        cells = ROWS[-1] * (math.ceil((context + STEPS + 1) / 256) * 256)
-        lists = {"-npp": context, "-ntg": ",".join([str(STEPS)] * repeats), "-npl": ",".join(map(str, ROWS))}
-        options = [word for option in lists.items() for word in option] + BATCHED[setting]
-        command = [self.folder / "llama-batched-bench", "-m", model, "-c", cells, "-t", self.threads, "-pps", *options]
-        lines = run([*command, "--output-format", "jsonl"]).splitlines()
-        samples: dict[int, list[float]] = {rows: [] for rows in ROWS}
+    def measure(self, model: Path, context: int, repeats: int, say: Callable[[str], None]) -> tables.Samples:
+        """Milliseconds of every cell, under every setting that has it."""
+        samples: tables.Samples = {cell: {} for cell in CELLS}
+        for setting, options in BATCHED.items():
+            say(setting)
+            for cell, time in self.passes(model, options, context, repeats).items():
+                samples[cell][setting] = [time]
+        # 2 ** 5 tokens at least: a short test measures its start.
+        tokens = 4 * STEPS
+        decode = ("-p", 0, "-n", tokens, "-d", context, "-r", max(1, repeats // 4))
+        for cell, passes, options in (("1", tokens, decode), ("prefill", 1, ("-p", PREFILL, "-n", 0, "-r", 3))):
+            say(f"llama-bench, {cell}")
+            common = ("-m", model, "-t", self.threads, "-fa", "on,off", "-o", "json")
+            for test in json.loads(run(self.folder / "llama-bench", *common, *options)):
+                setting = "llama-bench, fa" if test["flash_attn"] == 1 else "llama-bench"
+                samples[cell][setting] = [statistics.median(test["samples_ns"]) / 1e6 / passes]
+        return samples
+
+    def passes(self, model: Path, options: list[str], context: int, repeats: int) -> dict[str, float]:
+        """Milliseconds of a pass of n rows behind `context` tokens: n sequences, a row each, logits of all."""
+        positions = 256 * math.ceil((context + STEPS + 1) / 256)
+        steps, rows = ",".join([str(STEPS)] * repeats), ",".join(map(str, ROWS))
+        work = ("-pps", "-npp", context, "-ntg", steps, "-npl", rows, "-c", positions * ROWS[-1])
+        common = ("-m", model, "-t", self.threads, "--output-format", "jsonl")
+        lines = run(self.folder / "llama-batched-bench", *common, *work, *options).splitlines()
+        times: dict[str, list[float]] = {}
         for cell in (json.loads(line) for line in lines if line.startswith("{")):
-            samples[cell["pl"]].append(1e3 * cell["t_tg"] / cell["tg"])
-        if not all(samples.values()):
-            raise Failure(f"llama-batched-bench gave no times for some of {ROWS} rows; expected a JSON line for each\n"
-                          f"  fix: another version of llama.cpp; this one says {self.version}")
-        return {rows: statistics.median(times) for rows, times in samples.items()}
-
-    def bench(self, model: Path, context: int, repeats: int) -> Iterator[tuple[str, float]]:
-        """Cells of llama-bench: milliseconds of decoding a token, and of the prompt."""
-        both = [self.folder / "llama-bench", "-m", model, "-t", self.threads, "-fa", "on,off", "-o", "json"]
-        decode = ["-p", 0, "-n", 4 * STEPS, "-d", context, "-r", max(2, repeats // 4)]
-        for options, tokens, cell in ((decode, 4 * STEPS, "1"), (["-p", PREFILL, "-n", 0, "-r", 2], 1, "prefill")):
-            for test in json.loads(run([*both, *options])):
-                flash = "on" if test["flash_attn"] == 1 else "off"
-                yield f"{cell}|llama-bench, flash attention {flash}", statistics.median(test["samples_ns"]) / 1e6 / tokens
-
-
-def run(command: list[Any], both: bool = False) -> str:
-    """What `command` printed to stdout; with `both`, to stderr too."""
-    words = [str(word) for word in command]
-    try:
-        # "replace": dummy tokens have no text, and programs that print them anyway print anything.
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-    except OSError as error:
-        raise Failure(f"cannot run {words[0]}: {error}\n  fix: give the path of the built program") from error
-    if done.returncode != 0:
-        last = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-8:])
-        raise Failure(f"{' '.join(words)}\n  ended with status {done.returncode}, expected 0; its last words:\n{last}\n"
-                      "  fix: run that command by itself")
-    return done.stdout + done.stderr if both else done.stdout
+            times.setdefault(str(cell["pl"]), []).append(1e3 * cell["t_tg"] / cell["tg"])
+        if missing := [rows for rows in ROWS if str(rows) not in times]:
+            raise Failure(
+                f"llama-batched-bench printed no line for passes of {missing} rows, expected one for each of {ROWS}\n"
+                f"  fix: another version of llama.cpp; this one is {self.version}"
+            )
+        return {rows: statistics.median(samples) for rows, samples in times.items()}
 
 
 def model_file(work: Path, peer: Peer, shape: str, kind: str) -> Path:
-    """The GGUF file of a shape and a format, made unless it is there. A file is whole once it has its name."""
-    # Absolute: llama-quantize takes an output name like 8.9m.gguf for a type number.
+    """The GGUF file of a shape and a format, made unless it is there; a file that has its name is whole."""
+    # Absolute, since llama-quantize takes an output name that begins with a digit for a type's number.
     path = work.resolve() / f"random-{shape}-{kind}.gguf"
     if not path.exists():
-        part = path.with_suffix(".part.gguf")
+        part = path.with_suffix(".part")
         if kind == "bf16":
             random_gguf.write(part, shape, SHAPES[shape])
         else:
@@ -117,154 +131,113 @@ def model_file(work: Path, peer: Peer, shape: str, kind: str) -> Path:
     return path
 
 
-def foretoken_bench(program: Path, model: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Foretoken's report on the very file, its weights held as stored."""
+def foretoken(program: Path, model: Path, threads: int, context: int) -> dict[str, Any]:
+    """Foretoken's report on that very file, the weights held as stored."""
     config = model.with_suffix(".toml")
-    config.write_text(f"threads = {args.threads}\n[model]\npath = {json.dumps(str(model))}\n")
-    command = [program, "bench", config, "--context", args.context, "--rounds", 3, "--json"]
-    return json.loads(run(command))
+    config.write_text(f"threads = {threads}\n[model]\npath = {json.dumps(str(model))}\n")
+    return json.loads(run(program.resolve(), "bench", config, "--context", context, "--rounds", 3, "--json"))
 
 
-def measure(shape: str, kind: str, peer: Peer, work: Path, args: argparse.Namespace, say: Any) -> dict[str, Any]:
+def measure(shape: str, kind: str, peer: Peer, work: Path, args: argparse.Namespace) -> dict[str, Any]:
     """All rounds of one file: llama.cpp, Foretoken, llama.cpp, Foretoken, .."""
-    say(f"{shape} {kind}: weights")
+    progress(f"{shape} {kind}: weights")
     model = model_file(work, peer, shape, kind)
     repeats = max(1, min(16, round(WEIGHTS_READ / STEPS / SHAPES[shape].parameters())))
-    theirs: Milliseconds = {}
-    ours: list[dict[str, Any]] = []
-    for number in range(args.rounds):
-        for setting in BATCHED:
-            say(f"{shape} {kind}: round {number + 1} of {args.rounds}, {setting}")
-            for rows, time in peer.passes(model, setting, args.context, repeats).items():
-                theirs.setdefault(f"{rows}|{setting}", []).append(time)
-        say(f"{shape} {kind}: round {number + 1} of {args.rounds}, llama-bench")
-        for cell, time in peer.bench(model, args.context, repeats):
-            theirs.setdefault(cell, []).append(time)
-        say(f"{shape} {kind}: round {number + 1} of {args.rounds}, Foretoken")
-        ours.append(foretoken_bench(args.foretoken, model, args))
-    return summary(theirs, ours) | {"shape": shape, "format": kind, "file_bytes": model.stat().st_size,
-                                    "llama_cpp_ms": theirs, "foretoken": ours}
+    theirs: tables.Samples = {cell: {} for cell in CELLS}
+    ours, others = [], []
+    for number in range(1, args.rounds + 1):
+        title, watch = f"{shape} {kind}: round {number} of {args.rounds}", machine.Others()
+        sample = peer.measure(model, args.context, repeats, lambda text: progress(f"{title}, {text}"))
+        for cell, settings in sample.items():
+            for setting, times in settings.items():
+                theirs[cell].setdefault(setting, []).extend(times)
+        progress(f"{title}, Foretoken")
+        ours.append(foretoken(args.foretoken, model, args.threads, args.context))
+        others.append(watch.share())
+    progress("")
+    about = {"shape": shape, "format": kind, "file_bytes": model.stat().st_size, "others": others}
+    return about | {"cells": tables.summarise(theirs, ours), "llama_cpp_samples_ms": theirs, "foretoken": ours}
 
 
-def summary(theirs: Milliseconds, ours: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds of every cell, the peer's best setting taken; `speed` is theirs / ours."""
-    cells = {}
-    for cell in (*map(str, ROWS), "prefill"):
-        medians = {key.split("|")[1]: statistics.median(times) for key, times in theirs.items() if key.split("|")[0] == cell}
-        setting = min(medians, key=lambda name: medians[name])
-        own = [PREFILL / round_["prefill_tok_s"] * 1e3 if cell == "prefill" else round_["verify_ms"][cell] for round_ in ours]
-        mine = statistics.median(own)
-        cells[cell] = {"llama_cpp_ms": medians[setting], "setting": setting, "settings_ms": medians, "foretoken_ms": mine,
-                       "speed": medians[setting] / mine}
-    return {"cells": cells, "held_as": ours[0]["dtype"], "bandwidth_gb_s": [round_["read_bandwidth_gb_s"] for round_ in ours]}
-
-
-def table(result: dict[str, Any]) -> str:
-    """One file's table, Markdown."""
-    cells = result["cells"]
-    rates = ", ".join(f"{rate:.1f}" for rate in result["bandwidth_gb_s"])
-    lines = [
-        f"### {result['shape']}, {result['format']}", "",
-        f"{result['file_bytes'] / 1e6:.1f} MB; reading memory at {rates} GB/s by round", "",
-        "|          | llama.cpp | t(n)/t(1) | Foretoken | t(n)/t(1) |   speed | llama.cpp's best setting |",
-        "|----------|----------:|----------:|----------:|----------:|--------:|--------------------------|",
-    ]
-    for rows in ROWS:
-        cell, one = cells[str(rows)], cells["1"]
-        lines.append(f"| {f't({rows}) ms':<8} | {cell['llama_cpp_ms']:9.3f} | {cell['llama_cpp_ms'] / one['llama_cpp_ms']:9.2f} "
-                     f"| {cell['foretoken_ms']:9.3f} | {cell['foretoken_ms'] / one['foretoken_ms']:9.2f} "
-                     f"| {cell['speed']:6.2f}x | {cell['setting']} |")
-    for name, key, tokens in (("decode", "1", 1), ("prefill", "prefill", PREFILL)):
-        cell = cells[key]
-        lines.append(f"| {name:<8} | {1e3 * tokens / cell['llama_cpp_ms']:5.0f} t/s |           "
-                     f"| {1e3 * tokens / cell['foretoken_ms']:5.0f} t/s |           | {cell['speed']:6.2f}x | {cell['setting']} |")
-    return "\n".join([*lines, ""])
-
-
-def overview(results: list[dict[str, Any]]) -> str:
-    """All files at a glance, Markdown."""
-    names = [*(f"t({rows})" for rows in ROWS), "prefill"]
-    lines = ["### Foretoken's speed over llama.cpp's (above 1: Foretoken is faster)", "",
-             "| shape | format | " + " | ".join(f"{name:>7}" for name in names) + " |",
-             "|-------|--------|" + "|".join(["--------:"] * len(names)) + "|"]
-    for result in results:
-        speeds = " | ".join(f"{cell['speed']:6.2f}x" for cell in result["cells"].values())
-        lines.append(f"| {result['shape']:<5} | {result['format']:<6} | {speeds} |")
-    return "\n".join(lines)
-
-
-def machine(threads: int) -> dict[str, Any]:
-    """Where this was measured."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "threads": threads, "system": f"{platform.system()} {platform.machine()}"}
+def progress(text: str) -> None:
+    """One line on a terminal's stderr, written over the last."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def commit() -> str | None:
-    """The commit of this checkout, with a + if files differ from it."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    """The commit of this checkout, with a + where files differ from it."""
+    git = ("git", "-C", Path(__file__).resolve().parent)
     with contextlib.suppress(Failure):
-        return run([*git, "rev-parse", "--short", "HEAD"]).strip() + ("+" if run([*git, "status", "--porcelain", "-uno"]).strip() else "")
+        changed = run(*git, "status", "--porcelain", "--untracked-files=no").strip()
+        return run(*git, "rev-parse", "--short", "HEAD").strip() + ("+" if changed else "")
     return None
+
+
+def positive(text: str) -> int:
+    """A count on the command line."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number of 1 or more")
+    return int(text)
+
+
+def names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """A list on the command line."""
+
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r}, expected some of {','.join(known)}")
+        return text.split(",")
+
+    return parse
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    def names(known: Any) -> Any:
-        def parse(text: str) -> list[str]:
-            for name in text.split(","):
-                if name not in known:
-                    raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
-            return text.split(",")
-        return parse
-
-    def positive(text: str) -> int:
-        if not text.isdecimal() or int(text) == 0:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
-        return int(text)
-
-    parser = argparse.ArgumentParser(description="Foretoken beside llama.cpp on the same random weights; tables in Markdown.")
-    parser.add_argument("--llama-cpp", type=Path, required=True, metavar="DIR", help="llama.cpp's built programs")
-    parser.add_argument("--foretoken", type=Path, default=Path("target/release/foretoken"), metavar="FILE")
-    parser.add_argument("--shapes", type=names(SHAPES), default=list(SHAPES), help=f"of {','.join(SHAPES)} (default: all)")
-    parser.add_argument("--formats", type=names(FORMATS), default=["bf16", "f16", "q8_0", "q4_k_m"],
-                        help=f"of {','.join(FORMATS)} (default: bf16,f16,q8_0,q4_k_m)")
-    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="of both programs (default: 2)")
-    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="interleaved rounds (default: 3)")
-    parser.add_argument("--context", type=positive, default=128, metavar="N", help="tokens in the KV (default: 128)")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="keeps the model files, up to 9 GB (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes every sample here")
+    parser = argparse.ArgumentParser(description="Foretoken beside llama.cpp on the same random weights.")
+    add = parser.add_argument
+    add("--llama-cpp", type=Path, required=True, metavar="DIR", help="folder of llama.cpp's programs")
+    add("--foretoken", type=Path, default=Path("target/release/foretoken"), metavar="FILE", help="default: %(default)s")
+    add("--shapes", type=names(SHAPES), default=list(SHAPES), metavar="A,B", help=f"default: {','.join(SHAPES)}")
+    formats = "bf16,f16,q8_0,q4_k_m"
+    help_formats = f"some of {','.join(FORMATS)}; default: {formats}"
+    add("--formats", type=names(FORMATS), default=formats.split(","), metavar="A,B", help=help_formats)
+    add("--threads", type=positive, default=2, metavar="N", help="of both programs; default: %(default)s")
+    add("--rounds", type=positive, default=3, metavar="N", help="interleaved rounds; default: %(default)s")
+    add("--context", type=positive, default=128, metavar="N", help="tokens in the KV; default: %(default)s")
+    add("--work", type=Path, metavar="DIR", help="keep the model files there; default: a temporary folder")
+    add("--json", type=Path, metavar="FILE", help="write every sample there")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measures every shape and format asked for."""
+    """Measures every shape in every format."""
     args = arguments()
     peer = Peer(args.llama_cpp, args.threads)
     if not os.access(args.foretoken, os.X_OK):
-        raise Failure(f"no program {args.foretoken}; expected Foretoken's\n  fix: cargo build --release --workspace, or --foretoken FILE")
-    about = {"machine": machine(args.threads), "llama_cpp": peer.version, "commit": commit(),
-             "foretoken": run([args.foretoken, "--version"]).strip(), "context": args.context, "rounds": args.rounds}
-
-    def say(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
+        fix = "cargo build --release --workspace, or --foretoken FILE"
+        raise Failure(f"no program {args.foretoken}, expected Foretoken's\n  fix: {fix}")
+    about = {
+        "machine": machine.describe(args.threads),
+        "llama_cpp": peer.version,
+        "foretoken": run(args.foretoken.resolve(), "--version").strip(),
+        "foretoken_commit": commit(),
+        "context": args.context,
+        "rounds": args.rounds,
+    }
+    print(f"{about['machine']['cpu']}, {args.threads} threads, context {args.context}, medians of {args.rounds} rounds")
+    print(f"llama.cpp {peer.version}; {about['foretoken']}, commit {commit() or 'unknown'}\n", flush=True)
     results = []
-    print(f"{about['machine']['cpu']}, {args.threads} threads; context {args.context}, medians of {args.rounds} rounds")
-    print(f"llama.cpp {peer.version}; {about['foretoken']}, commit {about['commit'] or 'unknown'}\n", flush=True)
     with tempfile.TemporaryDirectory() if args.work is None else contextlib.nullcontext(args.work) as work:
         Path(work).mkdir(parents=True, exist_ok=True)
         for shape in args.shapes:
             for kind in args.formats:
-                results.append(measure(shape, kind, peer, Path(work), args, say))
-                say("")
-                print(table(results[-1]), flush=True)
+                results.append(measure(shape, kind, peer, Path(work), args))
+                print(tables.table(results[-1]), flush=True)
                 if args.json:
                     args.json.write_text(json.dumps(about | {"results": results}, indent=1) + "\n")
-    print(overview(results))
+    print(tables.overview(results))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 //! A region entered while the pool is busy (nested, or from another thread) runs inline on its caller; results do not
 //! depend on who runs a task, so this is not visible.
 
+use core_affinity::CoreId;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -101,14 +102,30 @@ pub struct ThreadPool {
 impl ThreadPool {
     /// A pool in which `threads` threads work (at least 1), the caller being one of them.
     pub fn new(threads: usize) -> Self {
+        Self::start(threads, &[])
+    }
+
+    /// The same, each thread bound to a core of its own, the calling thread to the first; with more threads than cores
+    /// they share. What the system refuses stays unbound.
+    pub fn pinned(threads: usize) -> Self {
+        Self::start(threads, &core_affinity::get_core_ids().unwrap_or_default())
+    }
+
+    fn start(threads: usize, cores: &[CoreId]) -> Self {
+        let core = |index: usize| cores.get(index % cores.len().max(1)).copied();
         let shared = Arc::new(Shared::default());
         let workers = (1..threads.max(1))
             .map(|index| {
-                let shared = Arc::clone(&shared);
+                let (shared, core) = (Arc::clone(&shared), core(index));
                 let builder = std::thread::Builder::new().name(format!("foretoken-{index}"));
-                builder.spawn(move || shared.work()).expect("the system refuses another thread")
+                let work = move || {
+                    core.map(core_affinity::set_for_current);
+                    shared.work();
+                };
+                builder.spawn(work).expect("the system refuses another thread")
             })
             .collect();
+        core(0).map(core_affinity::set_for_current);
         Self { shared, workers }
     }
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use foretoken::bench::{self, Options, PREFILL, Report, VERIFY_ROWS};
+use foretoken::build;
 use foretoken::config::{self, Config};
 use foretoken::model::{Architecture, Decoder};
-use foretoken_kernels::{Exec, WeightDtype, physical_cores};
+use foretoken_kernels::WeightDtype;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::UsageError;
@@ -51,7 +52,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn decoder(args: &BenchArgs, config: &Config) -> anyhow::Result<Decoder> {
-    let exec = Exec::cpu(config.threads.unwrap_or_else(physical_cores))?;
+    let exec = build::exec(config)?;
     let Some(shape) = &args.random_weights else {
         return Ok(Decoder::load(&config.model, config.dtype, exec)?);
     };

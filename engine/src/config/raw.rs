@@ -11,6 +11,8 @@ use crate::model::nearest::nearest;
 pub struct RawConfig {
     /// Threads of the pool; `"auto"` is the number of physical cores.
     pub threads: Option<Auto<usize>>,
+    /// Bind each thread to a core of its own.
+    pub pin_threads: bool,
     /// Integrity checks after every step.
     pub checks: bool,
     /// The target.

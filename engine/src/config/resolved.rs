@@ -16,6 +16,8 @@ use super::raw::{Auto, RawConfig, RawPart, RawPlugins, RawSampling};
 pub struct Config {
     /// Threads of the pool; `None` is the number of physical cores.
     pub threads: Option<usize>,
+    /// Each thread is bound to a core of its own.
+    pub pin_threads: bool,
     /// Integrity checks after every step.
     pub checks: bool,
     /// The target's folder or GGUF file.
@@ -146,6 +148,7 @@ impl Config {
         let proposers = proposers.into_iter().map(|part| choice(Kind::Proposer, part, None, &folder));
         Ok(Self {
             threads: auto("threads", raw.threads, 1)?,
+            pin_threads: raw.pin_threads,
             checks: raw.checks,
             model: folder.join(model),
             dtype: weight_dtype(raw.model.dtype.as_deref())?,

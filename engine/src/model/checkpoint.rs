@@ -160,6 +160,13 @@ impl Checkpoint {
         Ok(SharedBytes::new(shard.mapping.clone(), entry.range.clone()).expect("ranges were taken from this mapping"))
     }
 
+    /// Gives the memory that reading a tensor took back to the system; the tensor can be read again.
+    pub fn forget(&self, name: &str) {
+        if let Ok((_, entry)) = self.entry(name) {
+            mapping::forget(&self.shards[entry.shard].mapping, entry.range.clone());
+        }
+    }
+
     fn from_gguf(file: &Gguf) -> Result<Self, CheckpointError> {
         let mut tensors = BTreeMap::new();
         for tensor in file.tensors() {

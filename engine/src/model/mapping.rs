@@ -5,10 +5,11 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 /// Maps the whole file and asks the system to read ahead.
 #[allow(unsafe_code)]
@@ -21,4 +22,13 @@ pub(super) fn map(path: &Path) -> io::Result<Arc<Mmap>> {
     // Only a hint: where it is refused, pages come in on first use.
     let _ = mapping.advise(Advice::WillNeed);
     Ok(Arc::new(mapping))
+}
+
+/// Gives the memory of bytes that were converted back to the system, which would read them from the file again.
+#[allow(unsafe_code)]
+pub(super) fn forget(mapping: &Mmap, range: Range<usize>) {
+    // SAFETY: the mapping is of a file, private and never written, so its pages can be dropped and come back the same.
+    // A hint like the other: where it is refused, the pages stay until the mapping goes.
+    #[cfg(unix)]
+    let _ = unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
 }

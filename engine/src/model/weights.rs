@@ -94,11 +94,15 @@ impl<'a> WeightLoader<'a> {
             return Ok(Weight::new(tensor.name, dtype, shape, checkpoint.shared_bytes(tensor.name)?)?);
         }
         let rows: Vec<&[u8]> = tensor.rows().collect();
-        if stored == Some(dtype) && dtype.is_quantised() {
-            return Ok(Weight::from_blocks(tensor.name, dtype, shape, &rows)?);
-        }
-        let read = reader(&tensor)?;
-        Ok(Weight::from_rows(dtype, shape, |row, out| read(rows[row], out)))
+        let weight = if stored == Some(dtype) && dtype.is_quantised() {
+            Weight::from_blocks(tensor.name, dtype, shape, &rows)?
+        } else {
+            let read = reader(&tensor)?;
+            Weight::from_rows(dtype, shape, |row, out| read(rows[row], out))
+        };
+        // Or the model would be in memory twice until the last tensor is loaded.
+        checkpoint.forget(tensor.name);
+        Ok(weight)
     }
 
     /// The vector `name` of `len` values, always as f32 (norms and biases are applied to f32 sums).

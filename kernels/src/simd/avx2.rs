@@ -5,6 +5,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use super::avx2_tile::tile;
 use super::{Kernel, LANES, Line, Simd, Square};
 use std::arch::x86_64::*;
 
@@ -212,6 +213,40 @@ impl Simd for Avx2 {
     fn prefetch(address: *const u8) {
         // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn bf16_tile(
+        weights: [*const u8; 3],
+        inputs: [*const u8; 4],
+        steps: usize,
+        sums: &mut [[Line; 4]; 3],
+    ) -> bool {
+        /// Steps after which the other half of the lanes follows, so that what it reads is still in the first-level
+        /// cache.
+        const STRETCH: usize = 32;
+        let row_bytes = weights[1].addr().wrapping_sub(weights[0].addr());
+        for first in (0..steps).step_by(STRETCH) {
+            for part in 0..2 {
+                let mut registers = [[Self::load_part(&sums[0][0].0, part); 4]; 3];
+                for m in 0..3 {
+                    for n in 0..4 {
+                        registers[m][n] = Self::load_part(&sums[m][n].0, part);
+                    }
+                }
+                let offset = first * 64 + part * 32;
+                let weights = [0, 1, 2].map(|m: usize| weights[m].wrapping_add(offset));
+                let inputs = [0, 1, 2, 3].map(|n: usize| inputs[n].wrapping_add(offset));
+                // SAFETY: AVX2 and FMA by the level's contract; the offsets stay within the bytes that this function's
+                // caller promises.
+                unsafe { tile(weights, inputs, STRETCH.min(steps - first), 3 * row_bytes, &mut registers) }
+                for m in 0..3 {
+                    for n in 0..4 {
+                        Self::store_part(registers[m][n], &mut sums[m][n].0, part);
+                    }
+                }
+            }
+        }
+        true
     }
     #[inline(always)]
     fn dot_half(acc: __m256, a: __m256, b: __m256) -> __m256 {

@@ -5,6 +5,7 @@
 
 use foretoken_kernels::{Parallel, ThreadPool, physical_cores};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn counts(tasks: usize) -> Vec<AtomicUsize> {
@@ -94,4 +95,17 @@ fn a_sleeping_pool_wakes_up() {
         assert_eq!(ran.into_inner(), 64);
     }
     assert!(physical_cores() >= 1);
+}
+
+#[test]
+fn pinned_threads_have_a_core_each_and_run_every_task() {
+    let pool = ThreadPool::pinned(3);
+    let (runs, cores) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    pool.run(60, &|_| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        let own = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
+        cores.lock().unwrap().push(own);
+    });
+    assert_eq!(runs.into_inner(), 60);
+    assert!(cores.into_inner().unwrap().iter().all(|cores| *cores == 1));
 }

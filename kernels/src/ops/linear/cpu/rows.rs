@@ -36,7 +36,8 @@ impl WeightBlock<'_> {
         let mut first = 0;
         while first < self.x.rows() {
             let left = self.x.rows() - first;
-            let count = left.div_ceil(left.div_ceil(S::TILE_ROWS));
+            // Even chunks, or as many as can be of the size that has a tile of its own.
+            let count = if S::PARTS == 1 { left.div_ceil(left.div_ceil(S::TILE_ROWS)) } else { left.min(S::TILE_ROWS) };
             match count {
                 1 => self.chunk::<S, T, 1>(weights, first),
                 2 => self.chunk::<S, T, 2>(weights, first),
@@ -64,7 +65,7 @@ impl WeightBlock<'_> {
         row = match (N, S::TILE_ROWS) {
             (1, 8) => self.tiles::<S, T, 8, N>(weights, &inputs, first, row),
             (2..=5, 8) | (1, _) => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
-            (_, 8) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
+            (_, 8) | (4, _) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
             _ => self.tiles::<S, T, 2, N>(weights, &inputs, first, row),
         };
         self.tiles::<S, T, 1, N>(weights, &inputs, first, row);
@@ -108,6 +109,7 @@ fn tile<S: Simd, T: Format<S>, const M: usize, const N: usize>(
     let mut sums = [[Line([0.0; LANES]); N]; M];
     let chunks = split.map(|(chunks, _)| chunks);
     match (S::PARTS, N) {
+        _ if T::whole_tile(chunks, inputs, &mut sums) => {}
         (1, _) => walk::<S, T, M, N, 0, 1>(chunks, inputs, 0..steps, &mut sums),
         // The few sums of few input rows fit the registers in both parts at once.
         (_, ..3) => walk::<S, T, M, N, 0, 2>(chunks, inputs, 0..steps, &mut sums),
