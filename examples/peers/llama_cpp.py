@@ -3,13 +3,15 @@
 Neighbours: `random_gguf.py` writes the weights, `tables.py` prints, `machine.py` watches the machine; README.md says
 what is compared with what, and why that is fair.
 
-Surprising decision: llama.cpp has no program that times a pass of n rows with the logits of all, the cost that
-speculation lives on. `llama-batched-bench` comes closest (n sequences behind one shared prompt, a row each), so it
-stands in. It runs under four settings, llama-bench under two, and each of the peer's cells is the best of all of them.
+Surprising decision: the cost that speculation lives on, a pass of n rows with the logits of all, is had from
+`llama-bench -p n -embd 1`. Without `-embd` it computes the last row's logits only; `llama-batched-bench`, the usual
+stand-in, spreads the rows over n sequences, which costs a small model up to twice as much. Both are run, under every
+setting that has a say, and each of the peer's cells is the best of them.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
@@ -28,17 +30,15 @@ from random_gguf import SHAPES
 from tables import CELLS, PREFILL, ROWS
 
 FORMATS = ("bf16", "f16", "f32", "q8_0", "q4_0", "q4_k_m", "q6_k")
-# Passes timed behind the prompt. Few, so that a KV shared by all sequences stays about as short as one sequence's.
+# Words for flash attention: of the command line, and of the tables.
+FLAGS = ("off", "on")
+FLASH = {"off": "", "on": ", flash"}
+# Weights read per cell and round, about: sets how often a pass is repeated.
+WEIGHTS_READ = 1.5e9
+# Passes behind the prompt in batched-bench. Few, so that a KV of all sequences is hardly longer than that of one.
 STEPS = 8
-# The peer's cells are repeated within a round until one row has read about this many weights.
-WEIGHTS_READ = 4e9
-# A KV of the sequences' own, or one for all: the latter is what a single sequence has, the former llama.cpp's default.
-BATCHED = {
-    "batched-bench, fa, one KV": ["-fa", "on", "-kvu"],
-    "batched-bench, one KV": ["-fa", "off", "-kvu"],
-    "batched-bench, fa": ["-fa", "on"],
-    "batched-bench": ["-fa", "off"],
-}
+# Runs that share the processor with others, by more than this part of it, are tried again, so often.
+QUIET, TRIES = 0.05, 3
 BUILD = """from a checkout of https://github.com/ggml-org/llama.cpp, or from vendor/llama.cpp in llama-cpp-python's
   source package (pip download --no-deps --no-binary :all: llama-cpp-python),
     cmake -B build -DCMAKE_BUILD_TYPE=Release
@@ -74,38 +74,45 @@ class Peer:
         for name in ("llama-bench", "llama-batched-bench", "llama-quantize"):
             if not os.access(self.folder / name, os.X_OK):
                 raise Failure(f"no program {name} in {folder}, expected llama.cpp's programs\n  fix: {BUILD}")
-        version = subprocess.run([self.folder / "llama-bench", "--version"], capture_output=True, text=True, check=False)
-        self.version = (version.stdout + version.stderr).partition("\n")[0].removeprefix("version: ")
+        ask = [self.folder / "llama-bench", "--version"]
+        said = subprocess.run(ask, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+        self.version = said.partition("\n")[0].removeprefix("version: ")
 
     def quantize(self, source: Path, target: Path, kind: str) -> None:
         """Writes `target` in another type."""
         run(self.folder / "llama-quantize", source, target, kind.upper(), self.threads)
 
-    def measure(self, model: Path, context: int, repeats: int, say: Callable[[str], None]) -> tables.Samples:
-        """Milliseconds of every cell, under every setting that has it."""
-        samples: tables.Samples = {cell: {} for cell in CELLS}
-        for setting, options in BATCHED.items():
-            say(setting)
-            for cell, time in self.passes(model, options, context, repeats).items():
-                samples[cell][setting] = [time]
-        # 2 ** 5 tokens at least: a short test measures its start.
-        tokens = 4 * STEPS
-        decode = ("-p", 0, "-n", tokens, "-d", context, "-r", max(1, repeats // 4))
-        for cell, passes, options in (("1", tokens, decode), ("prefill", 1, ("-p", PREFILL, "-n", 0, "-r", 3))):
-            say(f"llama-bench, {cell}")
-            common = ("-m", model, "-t", self.threads, "-fa", "on,off", "-o", "json")
-            for test in json.loads(run(self.folder / "llama-bench", *common, *options)):
-                setting = "llama-bench, fa" if test["flash_attn"] == 1 else "llama-bench"
-                samples[cell][setting] = [statistics.median(test["samples_ns"]) / 1e6 / passes]
-        return samples
+    def bench(self, model: Path, *options: object) -> list[dict[str, Any]]:
+        """llama-bench's tests, with flash attention and without."""
+        common = ("-m", model, "-t", self.threads, "-fa", "on,off", "-o", "json")
+        return json.loads(run(self.folder / "llama-bench", *common, *options))
 
-    def passes(self, model: Path, options: list[str], context: int, repeats: int) -> dict[str, float]:
-        """Milliseconds of a pass of n rows behind `context` tokens: n sequences, a row each, logits of all."""
-        positions = 256 * math.ceil((context + STEPS + 1) / 256)
+    def one_sequence(self, model: Path, context: int, repeats: int) -> tables.Sample:
+        """Passes of n rows behind `context` tokens with the logits of all, and decoding token by token."""
+        tokens, sample = 32, tables.no_sample()
+        options = ("-p", ",".join(map(str, ROWS)), "-n", tokens, "-d", context, "-embd", 1, "-r", repeats)
+        for test in self.bench(model, *options):
+            time, flash = statistics.median(test["samples_ns"]) / 1e6, FLASH[FLAGS[test["flash_attn"]]]
+            if test["n_gen"]:
+                sample["1"][f"generation{flash}"] = time / tokens
+            else:
+                sample[str(test["n_prompt"])][f"one sequence{flash}"] = time
+        return sample
+
+    def prefill(self, model: Path) -> tables.Sample:
+        """The prompt, from nothing, with the logits of its last token."""
+        sample = tables.no_sample()
+        for test in self.bench(model, "-p", PREFILL, "-n", 0, "-r", 3):
+            sample["prefill"][f"prompt{FLASH[FLAGS[test['flash_attn']]]}"] = statistics.median(test["samples_ns"]) / 1e6
+        return sample
+
+    def many_sequences(self, model: Path, context: int, repeats: int, flash: str) -> tables.Sample:
+        """Passes of n rows in n sequences behind `context` tokens that they share, logits of all."""
+        positions = 256 * math.ceil((context + ROWS[-1] * STEPS) / 256)
         steps, rows = ",".join([str(STEPS)] * repeats), ",".join(map(str, ROWS))
-        work = ("-pps", "-npp", context, "-ntg", steps, "-npl", rows, "-c", positions * ROWS[-1])
+        work = ("-pps", "-kvu", "-npp", context, "-ntg", steps, "-npl", rows, "-c", positions, "-fa", flash)
         common = ("-m", model, "-t", self.threads, "--output-format", "jsonl")
-        lines = run(self.folder / "llama-batched-bench", *common, *work, *options).splitlines()
+        lines = run(self.folder / "llama-batched-bench", *common, *work).splitlines()
         times: dict[str, list[float]] = {}
         for cell in (json.loads(line) for line in lines if line.startswith("{")):
             times.setdefault(str(cell["pl"]), []).append(1e3 * cell["t_tg"] / cell["tg"])
@@ -114,7 +121,8 @@ class Peer:
                 f"llama-batched-bench printed no line for passes of {missing} rows, expected one for each of {ROWS}\n"
                 f"  fix: another version of llama.cpp; this one is {self.version}"
             )
-        return {rows: statistics.median(samples) for rows, samples in times.items()}
+        name = f"n sequences{FLASH[flash]}"
+        return tables.no_sample() | {rows: {name: statistics.median(samples)} for rows, samples in times.items()}
 
 
 def model_file(work: Path, peer: Peer, shape: str, kind: str) -> Path:
@@ -142,21 +150,43 @@ def measure(shape: str, kind: str, peer: Peer, work: Path, args: argparse.Namesp
     """All rounds of one file: llama.cpp, Foretoken, llama.cpp, Foretoken, .."""
     progress(f"{shape} {kind}: weights")
     model = model_file(work, peer, shape, kind)
-    repeats = max(1, min(16, round(WEIGHTS_READ / STEPS / SHAPES[shape].parameters())))
+    repeats = max(3, min(30, round(WEIGHTS_READ / SHAPES[shape].parameters())))
+    many = functools.partial(peer.many_sequences, model, args.context, max(1, repeats // STEPS))
+    runs = {
+        "one sequence": functools.partial(peer.one_sequence, model, args.context, repeats),
+        "prompt": functools.partial(peer.prefill, model),
+        "n sequences, flash": functools.partial(many, "on"),
+        "n sequences": functools.partial(many, "off"),
+    }
     theirs: tables.Samples = {cell: {} for cell in CELLS}
     ours, others = [], []
     for number in range(1, args.rounds + 1):
-        title, watch = f"{shape} {kind}: round {number} of {args.rounds}", machine.Others()
-        sample = peer.measure(model, args.context, repeats, lambda text: progress(f"{title}, {text}"))
-        for cell, settings in sample.items():
-            for setting, times in settings.items():
-                theirs[cell].setdefault(setting, []).extend(times)
+        title, shares = f"{shape} {kind}: round {number} of {args.rounds}", []
+        for name, call in runs.items():
+            progress(f"{title}, llama.cpp, {name}")
+            sample, share = quietest(call, args.patience)
+            shares.append(share)
+            for cell, settings in sample.items():
+                for setting, time in settings.items():
+                    theirs[cell].setdefault(setting, []).append(time)
         progress(f"{title}, Foretoken")
-        ours.append(foretoken(args.foretoken, model, args.threads, args.context))
-        others.append(watch.share())
+        bench = functools.partial(foretoken, args.foretoken, model, args.threads, args.context)
+        report, share = quietest(bench, args.patience)
+        ours.append(report)
+        others.append(max([*shares, share]))
     progress("")
     about = {"shape": shape, "format": kind, "file_bytes": model.stat().st_size, "others": others}
     return about | {"cells": tables.summarise(theirs, ours), "llama_cpp_samples_ms": theirs, "foretoken": ours}
+
+
+def quietest(call: Callable[[], Any], patience: int) -> tuple[Any, float]:
+    """What `call` gives while others are quiet, or of a few tries the least disturbed; with the others' share."""
+    tries: list[tuple[Any, float]] = []
+    while not tries or (tries[-1][1] > QUIET and len(tries) < TRIES):
+        machine.wait_until_quiet(QUIET, patience)
+        watch = machine.Others()
+        tries.append((call(), watch.share()))
+    return min(tries, key=lambda result_and_share: result_and_share[1])
 
 
 def progress(text: str) -> None:
@@ -206,6 +236,8 @@ def arguments() -> argparse.Namespace:
     add("--threads", type=positive, default=2, metavar="N", help="of both programs; default: %(default)s")
     add("--rounds", type=positive, default=3, metavar="N", help="interleaved rounds; default: %(default)s")
     add("--context", type=positive, default=128, metavar="N", help="tokens in the KV; default: %(default)s")
+    patience = "seconds to wait for a quiet machine before each run; default: %(default)s"
+    add("--patience", type=positive, default=20, metavar="N", help=patience)
     add("--work", type=Path, metavar="DIR", help="keep the model files there; default: a temporary folder")
     add("--json", type=Path, metavar="FILE", help="write every sample there")
     return parser.parse_args()
@@ -226,8 +258,9 @@ def main() -> None:
         "context": args.context,
         "rounds": args.rounds,
     }
-    print(f"{about['machine']['cpu']}, {args.threads} threads, context {args.context}, medians of {args.rounds} rounds")
-    print(f"llama.cpp {peer.version}; {about['foretoken']}, commit {commit() or 'unknown'}\n", flush=True)
+    cpu = about["machine"]["cpu"]
+    print(f"{cpu}, {args.threads} threads, context {args.context}, medians of {args.rounds} rounds")
+    print(f"llama.cpp {peer.version}; {about['foretoken']}, commit {about['foretoken_commit'] or 'unknown'}\n", flush=True)
     results = []
     with tempfile.TemporaryDirectory() if args.work is None else contextlib.nullcontext(args.work) as work:
         Path(work).mkdir(parents=True, exist_ok=True)

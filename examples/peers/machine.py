@@ -28,10 +28,10 @@ class Others:
     def __init__(self) -> None:
         self.before = self._now()
 
-    def share(self) -> float | None:
-        """The others' part of all cores' time since the start, 0 to 1."""
+    def share(self) -> float:
+        """The others' part of all cores' time since the start, 0 to 1; 0 where it cannot be known."""
         if self.before is None or (now := self._now()) is None:
-            return None
+            return 0.0
         busy, own, wall = (new - old for new, old in zip(now, self.before))
         return min(1.0, max(0.0, (busy - own) / (wall * (os.cpu_count() or 1))))
 
@@ -46,3 +46,13 @@ class Others:
         busy = (user + nice + system + interrupt + soft + stolen) / os.sysconf("SC_CLK_TCK")
         usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         return busy, sum(usage.ru_utime + usage.ru_stime for usage in usages), time.monotonic()
+
+
+def wait_until_quiet(most: float, patience: int) -> None:
+    """Waits until others take at most a part `most` of the processor, or `patience` seconds have passed."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        watch = Others()
+        time.sleep(0.5)
+        if watch.share() <= most:
+            return

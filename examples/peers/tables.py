@@ -11,8 +11,14 @@ ROWS = (1, 2, 4, 8, 16, 32)
 PREFILL = 512
 # Keys of a result's cells: the rows of a pass, and the prompt.
 CELLS = (*map(str, ROWS), "prefill")
-# Milliseconds of each cell by the peer's setting, a sample a round.
+# Milliseconds of each cell by the peer's setting, of a round and of all.
+Sample = dict[str, dict[str, float]]
 Samples = dict[str, dict[str, list[float]]]
+
+
+def no_sample() -> Sample:
+    """Every cell, nothing measured."""
+    return {cell: {} for cell in CELLS}
 
 
 def summarise(theirs: Samples, ours: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -55,25 +61,22 @@ def table(result: dict[str, Any]) -> str:
         growth = (theirs / one["llama_cpp_ms"], ours / one["foretoken_ms"])
         lines.append(
             f"| {f't({rows}) ms':<8} | {theirs:9.3f} | {growth[0]:9.2f} | {ours:9.3f} | {growth[1]:9.2f} "
-            f"| {cell['speed']:6.2f}x | {cell['setting']} |"
+            f"| {cell['speed']:6.2f}x | {cell['setting']:<24} |"
         )
     for name, key, tokens in (("decode", "1", 1), ("prefill", "prefill", PREFILL)):
         cell = cells[key]
         theirs, ours = (1e3 * tokens / cell[of] for of in ("llama_cpp_ms", "foretoken_ms"))
         lines.append(
             f"| {name:<8} | {theirs:5.0f} t/s |           | {ours:5.0f} t/s |           "
-            f"| {cell['speed']:6.2f}x | {cell['setting']} |"
+            f"| {cell['speed']:6.2f}x | {cell['setting']:<24} |"
         )
     return "\n".join([*lines, ""])
 
 
 def others(result: dict[str, Any]) -> str:
     """What other processes took of the processor, for the table's first line."""
-    shares = result["others"]
-    if None in shares:
-        return "other processes' load unknown"
-    text = f"other processes took {', '.join(f'{100 * share:.0f} %' for share in shares)} of the processor"
-    return f"{text}: TOO MUCH to trust these times" if statistics.median(shares) > 0.05 else text
+    text = f"other processes took {', '.join(f'{100 * share:.0f} %' for share in result['others'])} of the processor"
+    return f"{text}: too much to trust these times" if max(result["others"]) > 0.1 else text
 
 
 def overview(results: list[dict[str, Any]]) -> str:

@@ -12,6 +12,7 @@
 //! fused multiply-add. Only the AVX-512 BF16 instructions round differently, and only in linears with bf16 weights.
 
 #![deny(missing_docs)]
+#![allow(clippy::needless_range_loop, reason = "tiles of registers are indexed together, by rows and columns")]
 
 pub mod blocks;
 mod bytes;

@@ -7,9 +7,9 @@ use super::support::{config, greedy, prompts, root, run};
 use foretoken::Engine;
 
 #[path = "../../../examples/train/graft.rs"]
-mod graft;
+mod recipe;
 
-use graft::{Shape, graft};
+use recipe::{Shape, graft};
 
 #[test]
 fn its_greedy_text_is_that_of_the_model_inside() {

@@ -53,15 +53,9 @@ macro_rules! fold {
 /// The even or odd ones of 16 bf16. The mask keeps the upper half of each double word, the odd element.
 #[inline(always)]
 fn widen(words: &[u16; 16], half: usize) -> __m256 {
-    let mut words = words.as_ptr();
-    // SAFETY: called only inside `run`, so the processor has AVX2; the load takes exactly the 16 elements. The empty
-    // assembly hides that the odds' address is the evens', so that a tile whose sums fill the registers loads again
-    // instead of keeping what it loaded and spilling sums.
+    // SAFETY: called only inside `run`, so the processor has AVX2; the load takes exactly the 16 elements.
     unsafe {
-        if half == 1 {
-            std::arch::asm!("/* {0} */", inout(reg) words, options(pure, nomem, nostack, preserves_flags));
-        }
-        let words = _mm256_loadu_si256(words.cast());
+        let words = _mm256_loadu_si256(words.as_ptr().cast());
         _mm256_castsi256_ps(match half {
             0 => _mm256_slli_epi32::<16>(words),
             _ => _mm256_and_si256(words, _mm256_set1_epi32(-65536)),

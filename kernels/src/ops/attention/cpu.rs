@@ -279,7 +279,8 @@ impl Queries<'_> {
     fn weigh<S: Simd>(&mut self, query: usize, scores: [S::F; 2], tokens: &Range<usize>, out: &mut [Line; 2]) -> S::F {
         let [mut low, mut high] = scores;
         if *tokens != (0..TILE) {
-            (S::store(low, &mut out[0].0), S::store(high, &mut out[1].0));
+            S::store(low, &mut out[0].0);
+            S::store(high, &mut out[1].0);
             for (token, score) in floats(out).iter_mut().enumerate() {
                 if !tokens.contains(&token) {
                     *score = f32::NEG_INFINITY;
@@ -291,7 +292,8 @@ impl Queries<'_> {
         let shift = S::splat(greatest);
         let (low, high) = (exp::<S>(S::sub(low, shift)), exp::<S>(S::sub(high, shift)));
         let faded = exp::<S>(S::sub(S::splat(self.greatest[query]), shift));
-        (S::store(low, &mut out[0].0), S::store(high, &mut out[1].0));
+        S::store(low, &mut out[0].0);
+        S::store(high, &mut out[1].0);
         let mut faded_lanes = [0.0; LANES];
         S::store(faded, &mut faded_lanes);
         self.total[query] = self.total[query] * faded_lanes[0] + S::sum(S::add(low, high));
