@@ -43,6 +43,16 @@ impl<'a, const N: usize> Inputs<'a, N> {
     }
 }
 
+/// How far ahead of its use a quad is asked for: the processor's own prefetcher stops at every page.
+const AHEAD: usize = 4096;
+
+#[inline(always)]
+fn prefetch<S: Simd, const Q: usize>(panel: &Panel<'_>, block: usize) {
+    for line in panel.lines_ahead::<Q>(block, AHEAD) {
+        S::prefetch(line);
+    }
+}
+
 /// One block of a panel's format.
 trait PanelFormat<S: Simd> {
     /// Words of a block of input.
@@ -68,6 +78,7 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
+        prefetch::<S, QUADS>(panel, block);
         let at = block * <Self as PanelFormat<S>>::WORDS;
         let ints = S::dot_bytes(quads, &inputs.words, at, inputs.note(block, 1));
         scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
@@ -82,6 +93,7 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let at = block * <Self as PanelFormat<S>>::WORDS;
+        prefetch::<S, 4>(panel, block);
         let ints = S::dot_nibbles(panel.quads(block), &inputs.words, at, inputs.note(block, 1));
         scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
@@ -95,6 +107,7 @@ impl<S: Simd> PanelFormat<S> for Q4K {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let at = block * <Self as PanelFormat<S>>::WORDS;
+        prefetch::<S, 4>(panel, block);
         let ints = S::dot_nibbles(panel.quads(block), &inputs.words, at, [0; N]);
         let [scales, minima] = panel.meta_bytes(block);
         let [d, d_min] = panel.supers::<2>(block);
@@ -114,6 +127,7 @@ impl<S: Simd> PanelFormat<S> for Q6K {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads = sixes(panel.quads(block));
+        prefetch::<S, 6>(panel, block);
         let [d] = panel.supers::<1>(block);
         let (d, scales) = (S::load_f16(d), panel.meta_bytes(block));
         for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
