@@ -29,7 +29,7 @@ fn configs() {
         ("[sampler]\nplugni = \"gumbel\"\n", &["test:3", "plugni", "plugin"]),
         ("[samplr]\nplugin = \"gumbel\"\n", &["samplr", "did you mean `sampler`"]),
         ("[kv]\nnum_slots = 0\n", &["kv.num_slots", "0", "positive"]),
-        ("[kv]\ndtype = \"q8_0\"\n", &["kv.dtype", "q8_0", "bf16"]),
+        ("[kv]\ndtype = \"q3\"\n", &["kv.dtype", "q3", "bf16"]),
         ("threads = \"many\"\n", &["threads", "many", "auto"]),
         ("[sampling]\ntemperature = -1.0\n", &["temperature", "-1", "0 or more"]),
         ("[sampling]\ntop_p = 0.0\n", &["top_p", "more than 0"]),
