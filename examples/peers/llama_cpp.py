@@ -39,8 +39,8 @@ WEIGHTS_READ = 1.5e9
 STEPS = 8
 # Runs that share the processor with others, by more than this part of it, are tried again, so often.
 QUIET, TRIES = 0.05, 3
-BUILD = """from a checkout of https://github.com/ggml-org/llama.cpp, or from vendor/llama.cpp in llama-cpp-python's
-  source package (pip download --no-deps --no-binary :all: llama-cpp-python),
+BUILD = """in a checkout of https://github.com/ggml-org/llama.cpp, or in vendor/llama.cpp of llama-cpp-python's source
+  package (pip download --no-deps --no-binary :all: llama-cpp-python), run
     cmake -B build -DCMAKE_BUILD_TYPE=Release
     cmake --build build --target llama-bench llama-batched-bench llama-quantize
   and give --llama-cpp build/bin"""
@@ -260,7 +260,8 @@ def main() -> None:
     }
     cpu = about["machine"]["cpu"]
     print(f"{cpu}, {args.threads} threads, context {args.context}, medians of {args.rounds} rounds")
-    print(f"llama.cpp {peer.version}; {about['foretoken']}, commit {about['foretoken_commit'] or 'unknown'}\n", flush=True)
+    build = f"{about['foretoken']}, commit {about['foretoken_commit'] or 'unknown'}"
+    print(f"llama.cpp {peer.version}; {build}\n", flush=True)
     results = []
     with tempfile.TemporaryDirectory() if args.work is None else contextlib.nullcontext(args.work) as work:
         Path(work).mkdir(parents=True, exist_ok=True)
