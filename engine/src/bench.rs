@@ -1,16 +1,17 @@
 //! What a model costs on this machine: one row, several rows, a prompt; against what the machine could do at most.
 //!
-//! Speculation pays as much as t(n) / t(1), the cost of verifying n rows over decoding one, is small. Everything is
-//! timed in interleaved rounds and reported as medians, because machines drift; the ceilings (bandwidth of reading,
-//! rate of multiplying) are measured in the same rounds. Tokens are made up: the cost of a pass does not depend on them.
+//! Speculation pays as much as t(n) / t(1), the cost of verifying n rows over decoding one, is small. Machines drift by
+//! half within a second, so the ceilings (bandwidth of reading, rate of multiplying) are measured before and after every
+//! timed cell, every ratio is taken within a round, and medians over the rounds are reported. Tokens are made up: the
+//! cost of a pass does not depend on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foretoken_kernels::blocks::{KvDtype, KvStore};
+use foretoken_kernels::blocks::{KvDtype, KvStore, Linear};
 use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate};
-use foretoken_kernels::{Op, Profile, WeightDtype};
+use foretoken_kernels::{Exec, Op, Profile, WeightDtype};
 use foretoken_plugin_api::{ForwardSequence, LogitRows, Slot, Token};
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ pub const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Tokens of the prompt that is timed.
 pub const PREFILL: usize = 512;
 /// Bytes of the reading test.
-const READ_BYTES: usize = 512 << 20;
+const READ_BYTES: usize = 256 << 20;
 /// A cell is repeated within a round until it has taken this long.
 const CELL: Duration = Duration::from_millis(40);
 /// Rows whose time is split by op.
@@ -60,7 +61,7 @@ pub struct Report {
     pub peak_gmac_s: BTreeMap<String, f64>,
     /// 1 / t(1).
     pub decode_tok_s: f64,
-    /// Bytes of weights per second of decoding, as a share of the bandwidth.
+    /// Bytes of weights per second of decoding, as a share of the bandwidth around it.
     pub bandwidth_fraction: f64,
     /// Milliseconds of a pass with this many rows, logits of all of them.
     pub verify_ms: BTreeMap<usize, f64>,
@@ -68,6 +69,8 @@ pub struct Report {
     pub verify_ratio: BTreeMap<usize, f64>,
     /// What the machine's ceilings allow: the greater of reading the weights once and multiplying every row.
     pub limit_ms: BTreeMap<usize, f64>,
+    /// A pass's time over what the ceilings around it allow.
+    pub over_limit: BTreeMap<usize, f64>,
     /// Tokens per second of a prompt of 512.
     pub prefill_tok_s: f64,
     /// Multiply-adds per second of that prompt, as a share of the peak.
@@ -90,22 +93,24 @@ pub fn bench(decoder: Decoder, options: Options, mut progress: impl FnMut(usize,
     }
     bed.prefill(&decoder);
     let peak_rss_bytes = peak_rss();
-    let read = ReadTest::new(READ_BYTES);
-    let mut samples = Samples::default();
+    let machine = Machine { read: ReadTest::new(READ_BYTES), dtypes: dtypes(&decoder) };
+    let mut samples = Vec::new();
     for round in 0..options.rounds.max(1) {
         progress(round, options.rounds);
-        samples.read.push(read.bytes_per_second(decoder.exec()));
-        for linear in dtypes(&decoder) {
-            samples.rates.entry(linear.to_string()).or_default().push(multiply_add_rate(decoder.exec(), linear));
-        }
-        for rows in VERIFY_ROWS {
-            samples.verify.entry(rows).or_default().push(repeated(|| bed.verify(&decoder, rows)));
-        }
-        samples.prefill.push(repeated(|| bed.prefill(&decoder)));
-        samples.read.push(read.bytes_per_second(decoder.exec()));
+        let mut before = machine.ceilings(decoder.exec());
+        let mut cell = |call: &mut dyn FnMut()| {
+            let seconds = repeated(call);
+            let after = machine.ceilings(decoder.exec());
+            let ceilings = before.mean(&after);
+            before = after;
+            Cell { seconds, ceilings }
+        };
+        let verify = VERIFY_ROWS.map(|rows| (rows, cell(&mut || bed.verify(&decoder, rows)))).into();
+        samples.push(Round { verify, prefill: cell(&mut || bed.prefill(&decoder)) });
     }
     progress(options.rounds, options.rounds);
-    let mut report = samples.report(&decoder, options, peak_rss_bytes);
+    let mut report = report(&samples, &decoder, options);
+    report.peak_rss_bytes = peak_rss_bytes;
     report.op_share = op_shares(decoder, &mut bed);
     report
 }
@@ -123,11 +128,10 @@ fn dtypes(decoder: &Decoder) -> Vec<WeightDtype> {
 
 /// The dtype that most of the weights have.
 fn main_dtype(decoder: &Decoder) -> WeightDtype {
-    let elements = |dtype: &WeightDtype| -> usize {
-        let weights = decoder.linears().map(|linear| linear.weight()).filter(|weight| weight.dtype() == *dtype);
-        weights.map(|weight| weight.rows() * weight.cols()).sum()
+    let of = |dtype: &WeightDtype| -> usize {
+        decoder.linears().filter(|linear| linear.weight().dtype() == *dtype).map(elements).sum()
     };
-    dtypes(decoder).into_iter().max_by_key(elements).expect("a model has weights")
+    dtypes(decoder).into_iter().max_by_key(of).expect("a model has weights")
 }
 
 /// Keys and values, tokens and buffers.
@@ -146,7 +150,7 @@ impl Bed {
         let num_slots = PREFILL.max(options.context + last);
         let vocab = decoder.architecture().vocab_size;
         Self {
-            kv: KvStore::new(decoder.kv_shape(options.kv_dtype), num_slots),
+            kv: KvStore::new(decoder.architecture().kv_shape(options.kv_dtype), num_slots),
             rows: Rows::default(),
             logits: vec![0.0; last * vocab],
             tokens: (0..PREFILL.max(last)).map(|i| (i * 7919 % vocab) as Token).collect(),
@@ -185,47 +189,95 @@ fn repeated(mut call: impl FnMut()) -> f64 {
     start.elapsed().as_secs_f64() / f64::from(calls)
 }
 
-#[derive(Default)]
-struct Samples {
-    read: Vec<f64>,
-    rates: BTreeMap<String, Vec<f64>>,
-    verify: BTreeMap<usize, Vec<f64>>,
-    prefill: Vec<f64>,
+/// What the machine could do at most, measured as it is at the moment.
+struct Machine {
+    read: ReadTest,
+    dtypes: Vec<WeightDtype>,
 }
 
-impl Samples {
-    fn report(self, decoder: &Decoder, options: Options, peak_rss_bytes: Option<u64>) -> Report {
-        let bandwidth = median(self.read);
-        let rates: BTreeMap<String, f64> =
-            self.rates.into_iter().map(|(dtype, rates)| (dtype, median(rates))).collect();
-        let verify: BTreeMap<usize, f64> = self.verify.into_iter().map(|(rows, times)| (rows, median(times))).collect();
-        let (weight_bytes, one) = (decoder.weight_bytes(), verify[&1]);
-        let elements = |linear: &foretoken_kernels::blocks::Linear| linear.weight().rows() * linear.weight().cols();
-        let seconds = |linear| elements(linear) as f64 / rates[&linear.weight().dtype().to_string()];
-        let row: f64 = decoder.linears().map(seconds).sum();
-        let head: f64 = decoder.linears().last().map_or(0.0, seconds);
-        let limit = |rows: usize| (weight_bytes as f64 / bandwidth).max(rows as f64 * row);
-        let prefill = median(self.prefill);
-        Report {
-            threads: decoder.exec().threads(),
-            simd: decoder.exec().simd().to_string(),
-            dtype: main_dtype(decoder).to_string(),
-            context: options.context,
-            read_bandwidth_gb_s: bandwidth / 1e9,
-            weight_bytes,
-            multiply_adds: decoder.linears().map(elements).sum(),
-            peak_gmac_s: rates.iter().map(|(dtype, rate)| (dtype.clone(), rate / 1e9)).collect(),
-            decode_tok_s: 1.0 / one,
-            bandwidth_fraction: weight_bytes as f64 / one / bandwidth,
-            verify_ms: verify.iter().map(|(rows, time)| (*rows, time * 1e3)).collect(),
-            verify_ratio: verify.iter().map(|(rows, time)| (*rows, time / one)).collect(),
-            limit_ms: VERIFY_ROWS.into_iter().map(|rows| (rows, limit(rows) * 1e3)).collect(),
-            prefill_tok_s: PREFILL as f64 / prefill,
-            // Logits are computed for one row only.
-            prefill_fraction: (PREFILL as f64 * (row - head) + head) / prefill,
-            peak_rss_bytes,
-            op_share: BTreeMap::new(),
-        }
+impl Machine {
+    fn ceilings(&self, exec: &Exec) -> Ceilings {
+        let rate = |dtype: &WeightDtype| (dtype.to_string(), multiply_add_rate(exec, *dtype));
+        Ceilings { bandwidth: self.read.bytes_per_second(exec), rates: self.dtypes.iter().map(rate).collect() }
+    }
+}
+
+/// Bytes, and multiply-adds by dtype, per second.
+#[derive(Debug)]
+struct Ceilings {
+    bandwidth: f64,
+    rates: BTreeMap<String, f64>,
+}
+
+impl Ceilings {
+    fn mean(&self, other: &Self) -> Self {
+        let rates = self.rates.iter().map(|(dtype, rate)| (dtype.clone(), (rate + other.rates[dtype]) / 2.0));
+        Self { bandwidth: (self.bandwidth + other.bandwidth) / 2.0, rates: rates.collect() }
+    }
+
+    /// Seconds of multiplying one row, by all weights and by the output projection alone.
+    fn row_seconds(&self, decoder: &Decoder) -> (f64, f64) {
+        let seconds = |linear: &Linear| elements(linear) as f64 / self.rates[&linear.weight().dtype().to_string()];
+        (decoder.linears().map(seconds).sum(), decoder.linears().last().map_or(0.0, seconds))
+    }
+
+    /// Seconds of a pass at least: reading the weights once, or multiplying every row.
+    fn limit(&self, decoder: &Decoder, rows: usize) -> f64 {
+        (decoder.weight_bytes() as f64 / self.bandwidth).max(rows as f64 * self.row_seconds(decoder).0)
+    }
+}
+
+/// A timed call, and the machine around it.
+struct Cell {
+    seconds: f64,
+    ceilings: Ceilings,
+}
+
+struct Round {
+    verify: BTreeMap<usize, Cell>,
+    prefill: Cell,
+}
+
+fn elements(linear: &Linear) -> usize {
+    linear.weight().rows() * linear.weight().cols()
+}
+
+fn report(samples: &[Round], decoder: &Decoder, options: Options) -> Report {
+    let over_rounds = |value: &dyn Fn(&Round) -> f64| median(samples.iter().map(value).collect());
+    let by_rows = |value: &dyn Fn(&Round, usize, &Cell) -> f64| {
+        VERIFY_ROWS.map(|rows| (rows, over_rounds(&|round| value(round, rows, &round.verify[&rows])))).into()
+    };
+    let limit = |rows: usize, cell: &Cell| cell.ceilings.limit(decoder, rows);
+    let peak = |dtype: &String| over_rounds(&|round| round.prefill.ceilings.rates[dtype] / 1e9);
+    let weight_bytes = decoder.weight_bytes();
+    let bandwidth = |cell: &Cell| cell.ceilings.bandwidth;
+    let prefill_share = |cell: &Cell| {
+        let (row, head) = cell.ceilings.row_seconds(decoder);
+        // Logits are computed for one row only.
+        (PREFILL as f64 * (row - head) + head) / cell.seconds
+    };
+    Report {
+        threads: decoder.exec().threads(),
+        simd: decoder.exec().simd().to_string(),
+        dtype: main_dtype(decoder).to_string(),
+        context: options.context,
+        read_bandwidth_gb_s: over_rounds(&|round| bandwidth(&round.verify[&1]) / 1e9),
+        weight_bytes,
+        multiply_adds: decoder.linears().map(elements).sum(),
+        peak_gmac_s: dtypes(decoder).iter().map(|dtype| dtype.to_string()).map(|d| (d.clone(), peak(&d))).collect(),
+        decode_tok_s: over_rounds(&|round| 1.0 / round.verify[&1].seconds),
+        bandwidth_fraction: over_rounds(&|round| {
+            let one = &round.verify[&1];
+            weight_bytes as f64 / one.seconds / bandwidth(one)
+        }),
+        verify_ms: by_rows(&|_, _, cell| cell.seconds * 1e3),
+        verify_ratio: by_rows(&|round, _, cell| cell.seconds / round.verify[&1].seconds),
+        limit_ms: by_rows(&|_, rows, cell| limit(rows, cell) * 1e3),
+        over_limit: by_rows(&|_, rows, cell| cell.seconds / limit(rows, cell)),
+        prefill_tok_s: over_rounds(&|round| PREFILL as f64 / round.prefill.seconds),
+        prefill_fraction: over_rounds(&|round| prefill_share(&round.prefill)),
+        peak_rss_bytes: None,
+        op_share: BTreeMap::new(),
     }
 }
 

@@ -77,7 +77,7 @@ impl Engine {
         let exec = exec(&config)?;
         let architecture = Architecture::open(&config.model).map_err(DecoderError::from)?;
         let tokenizer = Arc::new(Tokenizer::open(&config.model, &architecture)?);
-        let kv_shape = KvShape { layers: architecture.layers, kv_dim: architecture.kv_width(), dtype: config.kv_dtype };
+        let kv_shape = architecture.kv_shape(config.kv_dtype);
         let num_slots = config.num_slots.unwrap_or_else(|| auto_slots(kv_shape, architecture.max_positions));
         let shared = shared(&config, &architecture, &tokenizer, &exec);
         let mut parts = Parts { registry: Registry::new(config.plugins.clone()), shared: Arc::clone(&shared) };

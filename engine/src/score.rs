@@ -15,7 +15,7 @@ const CHUNK: usize = 256;
 /// If a token is not in the vocabulary or there are more tokens than positions: the caller has checked.
 pub fn score(decoder: &Decoder, kv_dtype: KvDtype, tokens: &[Token]) -> Vec<Option<f64>> {
     let vocab = decoder.architecture().vocab_size;
-    let mut kv = KvStore::new(decoder.kv_shape(kv_dtype), tokens.len());
+    let mut kv = KvStore::new(decoder.architecture().kv_shape(kv_dtype), tokens.len());
     let slots: Vec<Slot> = (0..tokens.len() as u32).map(Slot).collect();
     let mut rows = Rows::default();
     let mut logits = Vec::new();

@@ -121,7 +121,7 @@ fn bench_says_what_design_names() {
     assert!((4.4e6..5.0e6).contains(&bytes), "{bytes}");
     for rows in ["1", "2", "4", "8", "16", "32"] {
         assert!(report["verify_ms"][rows].as_f64().is_some_and(|time| time > 0.0), "{rows}");
-        assert!(report["verify_ratio"][rows].is_f64() && report["limit_ms"][rows].is_f64(), "{rows}");
+        assert!(report["verify_ratio"][rows].is_f64() && report["over_limit"][rows].is_f64(), "{rows}");
     }
     let shares = report["op_share"]["1"].as_object().expect("shares");
     let total: f64 = shares.values().filter_map(Value::as_f64).sum();

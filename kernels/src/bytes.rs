@@ -92,6 +92,8 @@ pub(crate) unsafe trait Plain: Copy {}
 unsafe impl Plain for f32 {}
 // SAFETY: any 2 bytes are a u16.
 unsafe impl Plain for u16 {}
+// SAFETY: any byte is a u8.
+unsafe impl Plain for u8 {}
 
 /// Whether `bytes` may be viewed as a slice of `T`.
 pub(crate) fn is_aligned_for<T: Plain>(bytes: &[u8]) -> bool {

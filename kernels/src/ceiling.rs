@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Bytes of a task of the reading test.
 const PART: usize = 1 << 20;
 /// Steps of a task of the multiplying test.
-const STEPS: usize = 20_000;
+const STEPS: usize = 200_000;
 
 /// Memory to read, far more than the caches hold.
 pub struct ReadTest {

@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use foretoken_kernels::blocks::{KvDtype, KvShape};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -192,6 +193,11 @@ impl Architecture {
     /// Width of all key (or value) heads together.
     pub fn kv_width(&self) -> usize {
         self.kv_heads.saturating_mul(self.head_dim)
+    }
+
+    /// What a slot of the model's keys and values holds.
+    pub fn kv_shape(&self, dtype: KvDtype) -> KvShape {
+        KvShape { layers: self.layers, heads: self.kv_heads, head_dim: self.head_dim, dtype }
     }
 }
 

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foretoken_kernels::blocks::{DecoderLayer, ForwardRows, KvDtype, KvShape, KvViewMut, Linear, Workspace};
+use foretoken_kernels::blocks::{DecoderLayer, ForwardRows, KvViewMut, Linear, Workspace};
 use foretoken_kernels::ops::{AttentionSeq, PackedRows, RopeRows, RopeTable, embed, rmsnorm};
 use foretoken_kernels::{Exec, Profile, WeightDtype};
 
@@ -121,11 +121,6 @@ impl Decoder {
     /// Where it runs.
     pub fn exec(&self) -> &Exec {
         &self.exec
-    }
-
-    /// What a slot of this model's keys and values holds.
-    pub fn kv_shape(&self, dtype: KvDtype) -> KvShape {
-        KvShape { layers: self.layers.len(), kv_dim: self.architecture.kv_width(), dtype }
     }
 
     /// Everything that a pass with logits multiplies by (the embedding's single rows left out).

@@ -25,7 +25,7 @@ pub fn facts(path: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
         return Err(Error::refused(message));
     }
     let architecture = Architecture::open(path).map_err(|error| Error::refused(error.to_string()))?;
-    let shape = KvShape { layers: architecture.layers, kv_dim: architecture.kv_width(), dtype: kv_dtype };
+    let shape = architecture.kv_shape(kv_dtype);
     Ok(ModelFacts {
         vocab_size: architecture.vocab_size,
         hidden_size: architecture.hidden_size,
@@ -50,7 +50,7 @@ pub struct HostModel {
 impl HostModel {
     /// A service around `decoder`; its KV lives in a lane of `lanes`.
     pub fn new(decoder: Decoder, facts: ModelFacts, kv_dtype: KvDtype, lanes: Arc<Lanes>) -> Self {
-        let kv = decoder.kv_shape(kv_dtype);
+        let kv = decoder.architecture().kv_shape(kv_dtype);
         Self { decoder, facts, kv, lanes, rows: Mutex::default() }
     }
 

@@ -48,7 +48,7 @@ fn a_row_among_32_has_the_bits_of_the_row_alone() {
     every_way(|decoder, way| {
         let vocab = decoder.architecture().vocab_size;
         let tokens = Random(8).tokens(96, 101);
-        let mut kv = KvStore::new(decoder.kv_shape(KvDtype::F32), 96);
+        let mut kv = KvStore::new(decoder.architecture().kv_shape(KvDtype::F32), 96);
         let mut buffers = ForwardBuffers::default();
         // Sequence i has slots 3i to 3i + 2: two tokens of context, then the row.
         let slots: Vec<u32> = (0..96).collect();
@@ -88,7 +88,7 @@ fn a_row_among_32_has_the_bits_of_the_row_alone() {
 
 /// Feeds `tokens` as a tree after a context, beside another sequence; logits of the asked rows.
 fn feed_tree(decoder: &Decoder, context: &[u32], other: &[u32]) -> Vec<Vec<f32>> {
-    let mut kv = KvStore::new(decoder.kv_shape(KvDtype::F32), 64);
+    let mut kv = KvStore::new(decoder.architecture().kv_shape(KvDtype::F32), 64);
     let mut buffers = ForwardBuffers::default();
     let context_slots: Vec<u32> = (0..context.len() as u32).map(|slot| 63 - slot).collect();
     let positions: Vec<u32> = (0..context.len() as u32).collect();

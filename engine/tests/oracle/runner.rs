@@ -30,7 +30,7 @@ pub struct Fed {
 
 impl<'a> Runner<'a> {
     pub fn new(decoder: &'a Decoder) -> Self {
-        let kv = KvStore::new(decoder.kv_shape(KvDtype::F32), NUM_SLOTS);
+        let kv = KvStore::new(decoder.architecture().kv_shape(KvDtype::F32), NUM_SLOTS);
         Self { decoder, kv, buffers: ForwardBuffers::default(), slots: Vec::new() }
     }
 

@@ -1,30 +1,64 @@
-//! Attention: bytes of keys and values read, for a lone decode row, a draft chain and a prefill chunk.
+//! Attention: bytes of keys and values per second for few queries, multiply-adds per second for many.
 //!
-//! At decode the cache is the limit, at prefill the arithmetic; both are given against the bytes of the context.
+//! A token's key and value under one KV head meet `rows * heads / kv_heads` queries, so with grouped queries even a
+//! short draft is bound by arithmetic, and both are worth knowing. Contiguous and scattered slots, every KV dtype.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
 use foretoken_kernels::ops::{AttentionSeq, AttentionShape, attention};
 
+/// Heads and KV heads of 64: TinyLlama's, and as many of each.
+const LAYOUTS: [(usize, usize); 2] = [(32, 4), (12, 12)];
+/// Context and new rows.
+const CASES: [(usize, usize); 6] = [(128, 1), (1000, 1), (4096, 1), (8192, 1), (8192, 8), (0, 512)];
+/// Queries per key from which multiplying is what counts.
+const MANY: usize = 8;
+
 pub fn bench(criterion: &mut Criterion) {
-    let (exec, shape) = (machine::exec(), AttentionShape::new(32, 4, 64).expect("a served layout"));
-    let mut store = KvStore::new(KvShape { layers: 1, kv_dim: 256, dtype: KvDtype::Bf16 }, 2048);
-    let slots: Vec<u32> = (0..2048).collect();
-    for slot in &slots {
-        let row = machine::values(256);
-        store.view_mut().write(exec.simd(), 0, *slot, &row, &row);
-    }
+    let exec = machine::exec();
     let mut group = criterion.benchmark_group("attention");
-    for (context, rows) in [(1000, 1), (1000, 6), (0, 512), (1000, 512)] {
-        let q = machine::values(rows * shape.q_dim());
-        let mut out = vec![0.0; q.len()];
-        let new_slots = &slots[context..context + rows];
-        let seqs = [AttentionSeq { context: &slots[..context], rows: 0..rows, new_slots, tree: None }];
-        group.throughput(Throughput::Bytes(((context + rows) * 2 * 256 * 2) as u64));
-        group.bench_function(BenchmarkId::new("32/4 heads of 64", format!("{context}+{rows}")), |b| {
-            b.iter(|| attention(&exec, &shape, &q, store.view_mut().layer(0), &seqs, &mut out));
-        });
+    for (heads, kv_heads) in LAYOUTS {
+        let shape = AttentionShape::new(heads, kv_heads, 64).expect("a served layout");
+        for (dtype_name, dtype) in [("f32", KvDtype::F32), ("bf16", KvDtype::Bf16), ("q8_0", KvDtype::Q8_0)] {
+            // Layers take turns, so that keys and values come from memory.
+            let slots = 8200;
+            let kv = KvShape { layers: 8, heads: kv_heads, head_dim: 64, dtype };
+            let mut store = KvStore::new(kv, slots);
+            for layer in 0..kv.layers {
+                for slot in 0..slots {
+                    let row = machine::values(kv.kv_dim());
+                    store.view_mut().write(exec.simd(), layer, slot as u32, &row, &row);
+                }
+            }
+            for (context, rows) in CASES {
+                for scattered in [false, true] {
+                    if scattered && context != 4096 {
+                        continue;
+                    }
+                    let order: Vec<u32> =
+                        (0..slots).map(|i| if scattered { i * 4099 % slots } else { i } as u32).collect();
+                    let (before, new_slots) = order[..context + rows].split_at(context);
+                    let seqs = [AttentionSeq { context: before, rows: 0..rows, new_slots, tree: None }];
+                    let q = machine::values(rows * shape.q_dim());
+                    let mut out = vec![0.0; q.len()];
+                    let attended: usize = (context + 1..=context + rows).sum();
+                    group.throughput(match rows * heads / kv_heads > MANY {
+                        false => Throughput::Bytes(((context + rows) * kv.bytes_per_slot() / kv.layers) as u64),
+                        true => Throughput::Elements((attended * heads * 64 * 2) as u64),
+                    });
+                    let order = if scattered { " scattered" } else { "" };
+                    let name = format!("f32 {heads}/{kv_heads} heads, {dtype_name} KV{order}");
+                    let mut layer = 0;
+                    group.bench_function(BenchmarkId::new(name, format!("{context}+{rows}")), |b| {
+                        b.iter(|| {
+                            layer = (layer + 1) % kv.layers;
+                            attention(&exec, &shape, &q, store.view_mut().layer(layer), &seqs, &mut out);
+                        });
+                    });
+                }
+            }
+        }
     }
     group.finish();
 }

@@ -1,10 +1,7 @@
-//! The machine the numbers belong to: its ceiling for reading, the cost of a region, and the data to bench on.
-//!
-//! The ceiling is measured with the same threads and the same buffer as the linears, since a figure from a data sheet
-//! says nothing about a shared or virtual machine.
+//! The machine the numbers belong to: its ceilings, the cost of a region, and the data to bench on.
 
+use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate};
 use foretoken_kernels::{Exec, SharedBytes, Weight, WeightDtype, physical_cores};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -40,39 +37,34 @@ pub fn values(len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919 % 1009) as f32 / 504.5 - 1.0) * 3.0).collect()
 }
 
-/// Seconds of the fastest of `repeats` calls.
-pub fn fastest(repeats: usize, mut call: impl FnMut()) -> f64 {
-    let time = |call: &mut dyn FnMut()| {
-        let start = Instant::now();
-        call();
-        start.elapsed().as_secs_f64()
-    };
-    (0..repeats).map(|_| time(&mut call)).fold(f64::INFINITY, f64::min)
+/// What the numbers are to be held against.
+pub struct Ceilings {
+    /// Threads and instructions.
+    pub exec: Exec,
+    /// Bytes per second at which all cores read memory.
+    pub read: f64,
+    /// Multiply-adds per second of each dtype's linear, operands in registers.
+    pub rates: Vec<(WeightDtype, f64)>,
+    /// Seconds of a parallel region without work.
+    pub region: f64,
 }
 
-/// Bytes per second at which all cores read the rotation.
-pub fn read_ceiling(exec: &Exec) -> f64 {
-    let (buffer, part) = (BUFFER.clone(), 1 << 20);
-    let total = AtomicU64::new(0);
-    let seconds = fastest(5, || {
-        exec.pool().run(ROTATION / part, &|task| {
-            let words = buffer[task * part..(task + 1) * part].as_chunks::<8>().0;
-            let mut sums = [0u64; 32];
-            for words in words.chunks_exact(32) {
-                for (sum, word) in sums.iter_mut().zip(words) {
-                    *sum ^= u64::from_ne_bytes(*word);
-                }
-            }
-            total.fetch_add(sums.iter().fold(0, |a, b| a ^ b), Ordering::Relaxed);
-        });
-    });
-    std::hint::black_box(total);
-    ROTATION as f64 / seconds
-}
-
-/// Prints what the other numbers are to be held against.
-pub fn describe() {
+/// Medians of a few measurements on all cores.
+pub fn ceilings() -> Ceilings {
     let exec = exec();
-    let region = fastest(20, || (0..1000).for_each(|_| exec.pool().run(exec.threads(), &|_| {}))) / 1000.0;
-    println!("{exec:?}, read ceiling {:.1} GB/s, empty region {:.2} us", read_ceiling(&exec) / 1e9, region * 1e6);
+    let median = |measure: &dyn Fn() -> f64| {
+        let mut samples: Vec<f64> = (0..9).map(|_| measure()).collect();
+        samples.sort_by(f64::total_cmp);
+        samples[samples.len() / 2]
+    };
+    let memory = ReadTest::new(ROTATION);
+    let region = || {
+        let start = Instant::now();
+        (0..1000).for_each(|_| exec.pool().run(exec.threads(), &|_| {}));
+        start.elapsed().as_secs_f64() / 1000.0
+    };
+    let read = median(&|| memory.bytes_per_second(&exec));
+    let rates = WeightDtype::ALL.map(|dtype| (dtype, median(&|| multiply_add_rate(&exec, dtype)))).into();
+    let region = median(&region);
+    Ceilings { exec, read, rates, region }
 }

@@ -2,8 +2,7 @@
 //!
 //! One module per op. `cargo bench -p foretoken-kernels --bench ops -- linear` runs one of them. Runs are short by
 //! default; `--measurement-time` and `--sample-size` lengthen them. Weights rotate through a buffer larger than the
-//! second-level cache, and the first lines printed are the measured ceiling for reading that buffer and the cost of
-//! an empty parallel region.
+//! second-level cache. `record` keeps a run's results, each against the measured ceiling, in `benches/results`.
 
 mod argmax;
 mod attention;
@@ -13,6 +12,7 @@ mod gumbel;
 mod linear;
 mod machine;
 mod penalise;
+mod record;
 mod rmsnorm;
 mod rope_kv;
 mod sample;
@@ -27,7 +27,7 @@ fn main() {
     let short = Criterion::default().without_plots();
     let short = short.sample_size(10).warm_up_time(Duration::from_millis(100));
     let mut criterion = short.measurement_time(Duration::from_millis(300)).configure_from_args();
-    machine::describe();
+    let ceilings = machine::ceilings();
     linear::bench(&mut criterion);
     attention::bench(&mut criterion);
     rmsnorm::bench(&mut criterion);
@@ -42,4 +42,5 @@ fn main() {
     sample::bench(&mut criterion);
     gumbel::bench(&mut criterion);
     criterion.final_summary();
+    record::record(&ceilings);
 }

@@ -11,7 +11,7 @@ use foretoken_kernels::ops::{RopeRows, RopeScaling, RopeTable, rope_kv};
 
 pub fn bench(criterion: &mut Criterion) {
     let (exec, table) = (machine::exec(), RopeTable::new(64, 10_000.0, RopeScaling::None));
-    let mut store = KvStore::new(KvShape { layers: 1, kv_dim: 256, dtype: KvDtype::Bf16 }, 1024);
+    let mut store = KvStore::new(KvShape { layers: 1, heads: 4, head_dim: 64, dtype: KvDtype::Bf16 }, 1024);
     let mut group = criterion.benchmark_group("rope_kv");
     for rows in [1u32, 6, 512] {
         let (positions, mut rope): (Vec<u32>, _) = ((0..rows).collect(), RopeRows::new());

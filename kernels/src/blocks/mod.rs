@@ -4,11 +4,13 @@
 //! kernel serves everyone. Constructors check every shape and name the tensor at fault; after that a pass cannot fail.
 
 mod decoder_layer;
+pub(crate) mod kv_format;
 mod kv_store;
 mod linear;
 mod workspace;
 
 pub use decoder_layer::{DecoderLayer, DecoderLayerTensors, ForwardRows, LayerShape};
-pub use kv_store::{KvDtype, KvLayer, KvShape, KvStore, KvViewMut};
+pub use kv_format::KvDtype;
+pub use kv_store::{KvLayer, KvShape, KvStore, KvViewMut};
 pub use linear::Linear;
 pub use workspace::Workspace;

@@ -70,7 +70,7 @@ impl Simd for Avx2 {
     const HALVES: usize = 2;
     const INPUT_LINES: usize = 1;
     const PARTS: usize = 2;
-    const QUERIES: usize = 3;
+    const QUERIES: usize = 6;
     const TILE_ROWS: usize = 4;
 
     lanewise!(add, _mm256_add_ps, a, b);
@@ -166,6 +166,11 @@ impl Simd for Avx2 {
     fn from_i32(value: [__m256i; 2]) -> Lanes {
         // SAFETY: called only inside `run`, so the processor has AVX2.
         unsafe { [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])] }
+    }
+    #[inline(always)]
+    fn splat_part(value: f32) -> __m256 {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        unsafe { _mm256_set1_ps(value) }
     }
     #[inline(always)]
     fn load_part(from: &[f32; LANES], part: usize) -> __m256 {

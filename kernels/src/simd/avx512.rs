@@ -145,6 +145,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         unsafe { _mm512_cvtepi32_ps(value) }
     }
     #[inline(always)]
+    fn splat_part(value: f32) -> __m512 {
+        Self::splat(value)
+    }
+    #[inline(always)]
     fn load_part(from: &[f32; LANES], _part: usize) -> __m512 {
         Self::load(from)
     }

@@ -54,7 +54,7 @@ pub(crate) trait Simd: int8::Int8 {
     const INPUT_LINES: usize;
     /// Parts of the 16 lanes.
     const PARTS: usize;
-    /// Queries whose scores with 32 keys fit the registers.
+    /// Queries whose scores with 32 keys, part by part, fit the registers.
     const QUERIES: usize;
     /// Most input rows of a linear's tile.
     const TILE_ROWS: usize;
@@ -92,6 +92,8 @@ pub(crate) trait Simd: int8::Int8 {
     fn load_u8(from: &[u8; LANES]) -> Self::F;
     /// 16 integers, rounded to nearest even where f32 cannot hold them.
     fn from_i32(value: Self::I) -> Self::F;
+    /// The same value in every lane of a part.
+    fn splat_part(value: f32) -> Self::Part;
     /// Part `part` of 16 f32.
     fn load_part(from: &[f32; LANES], part: usize) -> Self::Part;
     /// Writes part `part` of 16 f32.

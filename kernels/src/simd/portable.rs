@@ -120,6 +120,10 @@ impl Simd for Portable {
         value.map(|value| value as f32)
     }
     #[inline(always)]
+    fn splat_part(value: f32) -> Lanes {
+        Self::splat(value)
+    }
+    #[inline(always)]
     fn load_part(from: &Lanes, _part: usize) -> Lanes {
         *from
     }

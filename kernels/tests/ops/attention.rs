@@ -14,7 +14,8 @@ const NUM_SLOTS: usize = 256;
 
 fn filled(shape: &AttentionShape, dtype: KvDtype, seed: u64) -> KvStore {
     let kv_dim = shape.kv_dim();
-    let mut store = KvStore::new(KvShape { layers: 1, kv_dim, dtype }, NUM_SLOTS);
+    let kv = KvShape { layers: 1, heads: shape.kv_heads(), head_dim: shape.head_dim(), dtype };
+    let mut store = KvStore::new(kv, NUM_SLOTS);
     for slot in 0..NUM_SLOTS as u32 {
         let (key, value) = (values(seed + u64::from(slot) * 2, kv_dim), values(seed + u64::from(slot) * 2 + 1, kv_dim));
         store.view_mut().write(SimdLevel::Portable, 0, slot, &key, &value);

@@ -92,8 +92,9 @@ pub struct Sequence {
 
 impl Sequence {
     pub fn new(model: &Model, len: usize) -> Self {
-        let kv_dim = model.layers[0].shape().attention.kv_dim();
-        let kv = KvStore::new(KvShape { layers: 2, kv_dim, dtype: KvDtype::Bf16 }, 2 * len);
+        let attention = model.layers[0].shape().attention;
+        let (heads, head_dim) = (attention.kv_heads(), attention.head_dim());
+        let kv = KvStore::new(KvShape { layers: 2, heads, head_dim, dtype: KvDtype::Bf16 }, 2 * len);
         let list = crate::support::shuffled(8, 2 * len).into_iter().map(|slot| slot as u32).collect();
         Self { kv, list, workspace: Workspace::new() }
     }

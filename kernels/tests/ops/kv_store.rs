@@ -7,7 +7,7 @@ use crate::support::values;
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut};
 use foretoken_kernels::{KernelError, SimdLevel};
 
-const SHAPE: KvShape = KvShape { layers: 3, kv_dim: 20, dtype: KvDtype::F32 };
+const SHAPE: KvShape = KvShape { layers: 3, heads: 2, head_dim: 10, dtype: KvDtype::F32 };
 
 fn key_of(layer: usize, slot: u32) -> Vec<f32> {
     values(u64::from(slot) * 10 + layer as u64, 20)
@@ -47,7 +47,7 @@ fn store_and_lane_keep_what_is_written() {
 /// Within half a step of the greatest of each 32 dimensions, of which the last group is short.
 #[test]
 fn int8_rows_keep_their_values_within_half_a_step() {
-    let shape = KvShape { layers: 1, kv_dim: 45, dtype: KvDtype::Q8_0 };
+    let shape = KvShape { layers: 1, heads: 1, head_dim: 45, dtype: KvDtype::Q8_0 };
     assert_eq!(shape.bytes_per_slot(), 2 * (46 + 2 * 2));
     let mut store = KvStore::new(shape, 3);
     for scale in [1.0, 3e-3, 700.0] {

@@ -102,7 +102,7 @@ fn written_out_factors_divide() {
 
 #[test]
 fn rows_land_in_their_slots_whatever_shares_the_pass() {
-    let shape = KvShape { layers: 2, kv_dim: 24, dtype: KvDtype::Bf16 };
+    let shape = KvShape { layers: 2, heads: 2, head_dim: 12, dtype: KvDtype::Bf16 };
     let (slots, positions) = ([5, 0, 3], [9, 2, 77]);
     let table = RopeTable::new(12, 10_000.0, RopeScaling::None);
     for exec in levels_and_threads() {

@@ -163,7 +163,8 @@ pub fn attention(
 ) {
     let _timer = exec.time(Op::Attention);
     assert_eq!(out.len(), q.len(), "out must be [rows, heads * head_dim] like q");
-    assert_eq!(kv.shape().kv_dim, shape.kv_dim(), "kv_dim of the KV memory and kv_heads * head_dim");
+    let heads = (kv.shape().heads, kv.shape().head_dim);
+    assert_eq!(heads, (shape.kv_heads, shape.head_dim), "heads of the KV memory and KV heads of the attention");
     let mut end = 0;
     for seq in seqs {
         seq.check(end);

@@ -29,7 +29,7 @@ impl Kernel for Embed<'_> {
 
 /// bf16 bits as f32.
 #[inline(always)]
-pub(crate) fn widen<S: Simd>(bits: &[u16], out: &mut [f32]) {
+fn widen<S: Simd>(bits: &[u16], out: &mut [f32]) {
     let (bits, bits_rest) = bits.as_chunks::<LANES>();
     let (out, out_rest) = out.as_chunks_mut::<LANES>();
     for (bits, out) in bits.iter().zip(out) {

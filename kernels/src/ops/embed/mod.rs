@@ -6,8 +6,6 @@
 mod cpu;
 pub mod reference;
 
-pub(crate) use cpu::widen;
-
 use crate::exec::Exec;
 use crate::profile::Op;
 use crate::shared::SharedMut;

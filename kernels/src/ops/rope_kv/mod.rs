@@ -21,7 +21,7 @@ use crate::simd::dispatch;
 pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvViewMut<'_>, layer: usize) {
     let _timer = exec.time(Op::RopeKv);
     let RopeKvRows { q, k, v, slots } = rows;
-    let (count, kv_dim) = (slots.len(), kv.shape().kv_dim);
+    let (count, kv_dim) = (slots.len(), kv.shape().kv_dim());
     assert_eq!(rope.rows(), count, "rope must hold a rotation for each row");
     assert_eq!(k.len(), count * kv_dim, "k must be [rows, kv_dim]");
     assert_eq!(v.len(), count * kv_dim, "v must be [rows, kv_dim]");
