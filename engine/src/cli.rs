@@ -133,6 +133,9 @@ pub struct DemoArgs {
     /// Prompts of your own, a JSON line each, instead of the built-in ones
     #[arg(long, value_name = "FILE.jsonl")]
     pub prompts: Option<PathBuf>,
+    /// Change a key of all configs: --set model.dtype='"q8_0"' (repeatable)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<Override>,
 }
 
 #[derive(Args)]

@@ -42,7 +42,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let folder = configs_folder()?;
     let mut contenders = CONFIGS
         .iter()
-        .map(|(name, text)| Contender::new(name, built_in(name, text, &folder)?))
+        .map(|(name, text)| Contender::new(name, built_in(name, text, &folder, &args.set)?))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let prompts = match &args.prompts {
         Some(path) => super::prompts::texts(path)?,
@@ -74,7 +74,10 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 /// Prints a row per config; returns whether all outputs are equal.
 fn print_table(contenders: &[Contender]) -> bool {
     let plain = &contenders[0];
-    println!("{:<12} {:>7} {:>12} {:>10} {:>8}   output", "config", "passes", "tokens/pass", "tokens/s", "speed");
+    println!(
+        "{:<12} {:>7} {:>12} {:>9} {:>10} {:>8}   output",
+        "config", "passes", "tokens/pass", "drafting", "tokens/s", "speed"
+    );
     let mut all_equal = true;
     for contender in contenders {
         let equal = plain.tokens().eq(contender.tokens());
@@ -86,10 +89,11 @@ fn print_table(contenders: &[Contender]) -> bool {
         };
         let count: usize = contender.tokens().map(<[u32]>::len).sum();
         println!(
-            "{:<12} {:>7} {:>12.2} {:>10.0} {:>7.2}x   {verdict}",
+            "{:<12} {:>7} {:>12.2} {:>7.1} % {:>10.1} {:>7.2}x   {verdict}",
             contender.name,
             contender.stats.steps,
             contender.stats.tokens_per_step(),
+            contender.stats.draft_ns as f64 / 1e4 / contender.milliseconds,
             count as f64 * 1e3 / contender.milliseconds,
             plain.milliseconds / contender.milliseconds,
         );
@@ -143,11 +147,12 @@ fn configs_folder() -> anyhow::Result<PathBuf> {
     Ok(found.ok_or_else(missing)?.join("configs"))
 }
 
-fn built_in(name: &str, text: &str, folder: &Path) -> anyhow::Result<Config> {
+fn built_in(name: &str, text: &str, folder: &Path, set: &[Override]) -> anyhow::Result<Config> {
     let dirs = foretoken::plugins::registry::default_dirs();
     let dirs: Vec<String> = dirs.iter().map(|dir| format!("{:?}", dir.to_string_lossy())).collect();
     let own: Override = format!("plugins.dirs=[{}]", dirs.join(", ")).parse()?;
-    Ok(config::parse(text, &format!("the built-in config {name}"), folder, &[own])?)
+    let overrides: Vec<Override> = std::iter::once(own).chain(set.iter().cloned()).collect();
+    Ok(config::parse(text, &format!("the built-in config {name}"), folder, &overrides)?)
 }
 
 fn one(
