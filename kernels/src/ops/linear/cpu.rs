@@ -14,6 +14,9 @@ use crate::shared::SharedMut;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
+/// Bytes ahead of their use at which weights are asked for: the processor's own prefetcher stops at every page.
+const AHEAD: usize = 4096;
+
 /// A block of weight rows times all packed input rows.
 pub(super) struct WeightBlock<'a> {
     pub linear: &'a Linear,

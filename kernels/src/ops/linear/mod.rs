@@ -17,6 +17,7 @@ pub use pack::PackedRows;
 use crate::blocks::Linear;
 use crate::exec::Exec;
 use crate::profile::Op;
+use crate::quant::PANEL;
 use crate::shared::SharedMut;
 use crate::simd::dispatch;
 use cpu::WeightBlock;
@@ -24,6 +25,11 @@ use std::ops::Range;
 
 /// Bytes of weights that one task walks over; they must stay cached while the chunks of inputs pass.
 const BLOCK_BYTES: usize = 128 * 1024;
+/// The same for so few inputs that weights pass once: long walks, since memory is slow to follow each new start.
+const LONG_BLOCK_BYTES: usize = 512 * 1024;
+const FEW_INPUTS: usize = 4;
+/// Tasks of a thread at least, so that threads of unequal speed end together.
+const TASKS_PER_THREAD: usize = 8;
 /// Weight rows of a task at least, and at most: both multiples of a panel and of every tile's height.
 const BLOCK_ROWS: Range<usize> = 16..64;
 /// Weights that one region may serve.
@@ -46,8 +52,11 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     assert_eq!(x.simd(), exec.simd(), "inputs must be packed for the SIMD level they run at");
     let mut parts: [Option<Part<'_>>; MAX_JOBS] = [const { None }; MAX_JOBS];
     let mut tasks = 0;
+    let bytes: usize = jobs.iter().map(|job| job.linear.weight().byte_len()).sum();
+    let fair = bytes / (TASKS_PER_THREAD * exec.threads());
+    let block_bytes = if x.rows() > FEW_INPUTS { BLOCK_BYTES } else { fair.min(LONG_BLOCK_BYTES) };
     for (part, job) in parts.iter_mut().zip(jobs) {
-        let made = Part::new(x, job, tasks);
+        let made = Part::new(x, job, tasks, block_bytes);
         tasks += made.tasks();
         *part = Some(made);
     }
@@ -70,13 +79,14 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize) -> Self {
+    fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize, block_bytes: usize) -> Self {
         let weight = job.linear.weight();
         assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
         assert_eq!(weight.dtype(), x.dtype(), "dtype of the weight and that the rows were packed for");
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
-        let block_rows = (BLOCK_BYTES / row_bytes / 16 * 16).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end);
+        let most = if x.rows() > FEW_INPUTS { BLOCK_ROWS.end } else { usize::MAX };
+        let block_rows = (block_bytes / row_bytes / PANEL * PANEL).clamp(BLOCK_ROWS.start, most);
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }
 

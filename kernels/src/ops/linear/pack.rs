@@ -162,9 +162,12 @@ fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
         let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
         let mut quants = [0i8; BLOCK];
         for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
-            let mut rounded = [0.0; LANES];
-            S::store(S::round(S::mul(half, S::splat(inverse))), &mut rounded);
-            *quants = rounded.map(|value| value as i8);
+            // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
+            let mut shifted = [0.0f32; LANES];
+            S::store(S::add(S::mul(half, S::splat(inverse)), S::splat(12_582_912.0)), &mut shifted);
+            for (quant, shifted) in quants.iter_mut().zip(shifted) {
+                *quant = shifted.to_bits() as i8;
+            }
         }
         layout.write(&quants, words);
         let sum_of = |quants: &[i8]| quants.iter().map(|quant| i32::from(*quant)).sum::<i32>();

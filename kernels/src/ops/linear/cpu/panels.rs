@@ -4,7 +4,7 @@
 //! weight scales and the input's, and added to one f32 sum over ascending k. Inputs pass in chunks of N, so that a
 //! loaded quad of weights serves N rows.
 
-use super::WeightBlock;
+use super::{AHEAD, WeightBlock};
 use crate::quant::{PANEL, Panel};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd};
@@ -42,9 +42,6 @@ impl<'a, const N: usize> Inputs<'a, N> {
         note
     }
 }
-
-/// How far ahead of its use a quad is asked for: the processor's own prefetcher stops at every page.
-const AHEAD: usize = 4096;
 
 #[inline(always)]
 fn prefetch<S: Simd, const Q: usize>(panel: &Panel<'_>, block: usize) {

@@ -7,8 +7,8 @@
 //! Where a level needs several registers for 16 lanes, a tile is summed part by part, a stretch of k at a time: lanes
 //! do not mix before the horizontal sum, so the parts may go one after the other, and each can have all registers.
 
-use super::WeightBlock;
 use super::format::{Bf16, F16, F32, Format};
+use super::{AHEAD, WeightBlock};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
 use std::ops::Range;
@@ -63,8 +63,9 @@ impl WeightBlock<'_> {
         let mut row = self.rows.start;
         // Few input rows have few sums to hide the latency of the additions behind, so their tiles are taller.
         row = match (N, S::TILE_ROWS) {
-            (1, 8) => self.tiles::<S, T, 8, N>(weights, &inputs, first, row),
-            (2..=5, 8) | (1, _) => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
+            // One input row is bound by reading: two weight rows hide the latency, and more would be streams to follow.
+            (1, _) => self.tiles::<S, T, 2, N>(weights, &inputs, first, row),
+            (2..=5, 8) => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
             (_, 8) | (4, _) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
             _ => self.tiles::<S, T, 2, N>(weights, &inputs, first, row),
         };
@@ -142,7 +143,7 @@ fn walk<S: Simd, T: Format<S>, const M: usize, const N: usize, const FROM: usize
     sums: &mut [[Line; N]; M],
 ) {
     // The processor's own prefetcher is slow to follow M short rows; the next tile's lie right behind this one's.
-    let ahead = M * size_of_val(chunks[0]);
+    let ahead = if N == 1 { AHEAD } else { M * size_of_val(chunks[0]) };
     // Loops, because a closure that is not inlined would lose the level's instructions.
     let mut registers = [[[S::load_part(&[0.0; LANES], 0); N]; M]; MOST_PARTS];
     for part in FROM..TO {
