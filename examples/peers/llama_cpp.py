@@ -40,7 +40,7 @@ STEPS = 8
 # Runs that share the processor with others, by more than this part of it, are tried again, so often.
 QUIET, TRIES = 0.05, 3
 BUILD = """in a checkout of https://github.com/ggml-org/llama.cpp, or in vendor/llama.cpp of llama-cpp-python's source
-  package (pip download --no-deps --no-binary :all: llama-cpp-python), run
+  package (pip download --no-deps --no-binary llama-cpp-python llama-cpp-python), run
     cmake -B build -DCMAKE_BUILD_TYPE=Release
     cmake --build build --target llama-bench llama-batched-bench llama-quantize
   and give --llama-cpp build/bin"""

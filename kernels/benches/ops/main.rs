@@ -21,13 +21,13 @@ mod swiglu;
 mod warp;
 
 use criterion::Criterion;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 fn main() {
     let short = Criterion::default().without_plots();
     let short = short.sample_size(10).warm_up_time(Duration::from_millis(100));
     let mut criterion = short.measurement_time(Duration::from_millis(300)).configure_from_args();
-    let ceilings = machine::ceilings();
+    let (started, ceilings) = (SystemTime::now(), machine::ceilings());
     linear::bench(&mut criterion);
     attention::bench(&mut criterion);
     rmsnorm::bench(&mut criterion);
@@ -42,5 +42,5 @@ fn main() {
     sample::bench(&mut criterion);
     gumbel::bench(&mut criterion);
     criterion.final_summary();
-    record::record(&ceilings);
+    record::record(&ceilings, started);
 }

@@ -9,15 +9,16 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 /// Writes the table, if the environment asks for one.
-pub fn record(ceilings: &Ceilings) {
+pub fn record(ceilings: &Ceilings, started: SystemTime) {
     let Ok(name) = std::env::var("FORETOKEN_RECORD") else { return };
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = package.join("benches/results").join(format!("{name}.md"));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| package.join("../target"), PathBuf::from);
     let mut cells = Vec::new();
-    collect(&target.join("criterion"), &mut cells);
+    collect(&target.join("criterion"), started, &mut cells);
     cells.sort_by(|a, b| a.order.cmp(&b.order));
     let mut text = header(&name, ceilings);
     for cell in cells {
@@ -97,14 +98,17 @@ impl Cell {
     }
 }
 
-/// Every benchmark below `folder` that this run has touched.
-fn collect(folder: &Path, cells: &mut Vec<Cell>) {
+/// Every benchmark below `folder` that was measured since `started`: criterion keeps those of earlier runs.
+fn collect(folder: &Path, started: SystemTime, cells: &mut Vec<Cell>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.file_name().is_some_and(|name| name == "new") {
-            cells.extend(Cell::read(&path));
+            let measured = path.join("estimates.json").metadata().and_then(|file| file.modified());
+            if measured.is_ok_and(|measured| measured >= started) {
+                cells.extend(Cell::read(&path));
+            }
         } else if path.is_dir() {
-            collect(&path, cells);
+            collect(&path, started, cells);
         }
     }
 }

@@ -18,19 +18,11 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
-    /// Bytes of a dimension, apart from scales.
-    fn element_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-            Self::Q8_0 => 1,
-        }
-    }
-
     /// Bytes of a head's key or value of `dims` dimensions.
     pub(super) fn row_bytes(self, dims: usize) -> usize {
         match self {
-            Self::F32 | Self::Bf16 => dims * self.element_bytes(),
+            Self::F32 => 4 * dims,
+            Self::Bf16 => 2 * dims,
             // Quants, then scales; an even number of bytes, so that the scales of every row are aligned.
             Self::Q8_0 => dims.next_multiple_of(2) + 2 * dims.div_ceil(BLOCK),
         }

@@ -30,7 +30,7 @@ const LONG_BLOCK_BYTES: usize = 512 * 1024;
 const FEW_INPUTS: usize = 4;
 /// Tasks of a thread at least, so that threads of unequal speed end together.
 const TASKS_PER_THREAD: usize = 8;
-/// Weight rows of a task at least, and at most: both multiples of a panel and of every tile's height.
+/// Weight rows of a task at least, and at most where inputs are many: both multiples of a panel and of every tile's height.
 const BLOCK_ROWS: Range<usize> = 16..64;
 /// Weights that one region may serve.
 const MAX_JOBS: usize = 8;
@@ -54,9 +54,12 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     let mut tasks = 0;
     let bytes: usize = jobs.iter().map(|job| job.linear.weight().byte_len()).sum();
     let fair = bytes / (TASKS_PER_THREAD * exec.threads());
-    let block_bytes = if x.rows() > FEW_INPUTS { BLOCK_BYTES } else { fair.min(LONG_BLOCK_BYTES) };
+    let most = match x.rows() {
+        ..=FEW_INPUTS => (fair.min(LONG_BLOCK_BYTES), usize::MAX),
+        _ => (BLOCK_BYTES, BLOCK_ROWS.end),
+    };
     for (part, job) in parts.iter_mut().zip(jobs) {
-        let made = Part::new(x, job, tasks, block_bytes);
+        let made = Part::new(x, job, tasks, most);
         tasks += made.tasks();
         *part = Some(made);
     }
@@ -79,14 +82,15 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize, block_bytes: usize) -> Self {
+    /// `most` is what a task may walk over: bytes, and weight rows.
+    fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize, most: (usize, usize)) -> Self {
         let weight = job.linear.weight();
         assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
         assert_eq!(weight.dtype(), x.dtype(), "dtype of the weight and that the rows were packed for");
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
-        let most = if x.rows() > FEW_INPUTS { BLOCK_ROWS.end } else { usize::MAX };
-        let block_rows = (block_bytes / row_bytes / PANEL * PANEL).clamp(BLOCK_ROWS.start, most);
+        let (most_bytes, most_rows) = most;
+        let block_rows = (most_bytes / row_bytes / PANEL * PANEL).clamp(BLOCK_ROWS.start, most_rows);
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }
 

@@ -61,9 +61,9 @@ impl WeightBlock<'_> {
         }
         let inputs: [&[Line]; N] = std::array::from_fn(|n| self.x.row(first + n));
         let mut row = self.rows.start;
-        // Few input rows have few sums to hide the latency of the additions behind, so their tiles are taller.
+        // Few input rows have few sums to hide the latency of the additions behind, so their tiles are taller; but one row
+        // is bound by reading, where two weight rows are enough and more would be streams to follow.
         row = match (N, S::TILE_ROWS) {
-            // One input row is bound by reading: two weight rows hide the latency, and more would be streams to follow.
             (1, _) => self.tiles::<S, T, 2, N>(weights, &inputs, first, row),
             (2..=5, 8) => self.tiles::<S, T, 4, N>(weights, &inputs, first, row),
             (_, 8) | (4, _) => self.tiles::<S, T, 3, N>(weights, &inputs, first, row),
