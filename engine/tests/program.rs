@@ -45,10 +45,11 @@ fn usage_and_config_are_status_2_failure_is_1() {
     std::fs::write(&weights, &bytes[..bytes.len() / 2]).expect("written");
     let model = format!("model.path={:?}", truncated.path());
     let long = "word ".repeat(3000);
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["run"], 2, "CONFIG"),
         (&["run", "no-such.toml", "--prompt", "x"], 2, "no-such.toml"),
         (&["run", "configs/plain.toml"], 2, "--prompt"),
+        (&["demo", "--set", "model.dtpye=\"q4\""], 2, "did you mean `dtype`"),
         (&["run", "configs/plain.toml", "--prompt", "x", "--temperature", "-1"], 2, "temperature"),
         (
             &["run", "configs/plain.toml", "--prompt", "x", "--set", "sampler.plugin=\"gumble\""],

@@ -173,6 +173,10 @@ impl Simd for Avx2 {
         unsafe { _mm256_set1_ps(value) }
     }
     #[inline(always)]
+    fn part(value: Lanes, part: usize) -> __m256 {
+        value[part]
+    }
+    #[inline(always)]
     fn load_part(from: &[f32; LANES], part: usize) -> __m256 {
         let half = &from.as_chunks::<8>().0[part];
         // SAFETY: AVX2 as above; the load takes exactly the 8 elements of `half`.

@@ -149,6 +149,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         Self::splat(value)
     }
     #[inline(always)]
+    fn part(value: __m512, _part: usize) -> __m512 {
+        value
+    }
+    #[inline(always)]
     fn load_part(from: &[f32; LANES], _part: usize) -> __m512 {
         Self::load(from)
     }

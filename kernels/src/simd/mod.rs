@@ -23,6 +23,8 @@ pub(crate) use transpose::Square;
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
+/// Parts of the lanes at any level.
+pub(crate) const MOST_PARTS: usize = 2;
 
 /// A cache line of packed input: 16 f32, the bits of 32 bf16, or bytes.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +96,8 @@ pub(crate) trait Simd: int8::Int8 {
     fn from_i32(value: Self::I) -> Self::F;
     /// The same value in every lane of a part.
     fn splat_part(value: f32) -> Self::Part;
+    /// Part `part` of 16 lanes.
+    fn part(value: Self::F, part: usize) -> Self::Part;
     /// Part `part` of 16 f32.
     fn load_part(from: &[f32; LANES], part: usize) -> Self::Part;
     /// Writes part `part` of 16 f32.

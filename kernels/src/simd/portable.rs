@@ -124,6 +124,10 @@ impl Simd for Portable {
         Self::splat(value)
     }
     #[inline(always)]
+    fn part(value: Lanes, _part: usize) -> Lanes {
+        value
+    }
+    #[inline(always)]
     fn load_part(from: &Lanes, _part: usize) -> Lanes {
         *from
     }

@@ -76,7 +76,7 @@ impl Kernel for AttendBlock<'_> {
     fn run<S: Simd>(self) {
         let lines = self.shape.head_dim.div_ceil(LANES);
         let count = self.rows.len() * self.shape.group();
-        let mut tile = Tile::new(lines);
+        let mut tile = Tile::new(lines, count, self.kv.shape().dtype);
         let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut totals = Scratch::<MAX_GROUP>::new(count);

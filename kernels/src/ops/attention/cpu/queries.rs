@@ -1,9 +1,9 @@
 //! The online softmaxes of a block's queries.
 
-use super::tile::{Gathered, TILE};
+use super::tile::{FEW, Gathered, Source, TILE, Values};
 use super::{floats, floats_mut};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
-use crate::simd::{LANES, Line, Simd, exp};
+use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp};
 use std::ops::Range;
 
 /// What the softmaxes of the block's queries have seen so far.
@@ -58,47 +58,56 @@ impl<'a> Queries<'a> {
             return N;
         }
         let mut weights = Weights { tokens: [[Line([0.0; LANES]); 2]; N], faded: Line([0.0; LANES]) };
-        for part in 0..S::PARTS {
-            self.score::<S, N>(at, part, tile, &mut weights);
+        // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
+        match (S::PARTS, N) {
+            (1, _) => self.score::<S, N, 0, 1>(at, tile, &mut weights),
+            (_, ..=FEW) => self.score::<S, N, 0, 2>(at, tile, &mut weights),
+            _ => {
+                self.score::<S, N, 0, 1>(at, tile, &mut weights);
+                self.score::<S, N, 1, 2>(at, tile, &mut weights);
+            }
         }
         if tokens != (0..TILE) {
             weights.mask(&tokens);
         }
         self.weigh::<S, N>(at, &mut weights);
-        let mut line = 0;
-        while line + 2 <= self.lines {
-            for part in 0..S::PARTS {
-                self.add_values::<S, N, 2>(at, line, part, &weights, (tokens.clone(), tile.values));
-            }
-            line += 2;
-        }
-        if line < self.lines {
-            for part in 0..S::PARTS {
-                self.add_values::<S, N, 1>(at, line, part, &weights, (tokens.clone(), tile.values));
-            }
+        match &tile.values {
+            Values::Widened(values) => self.add_values::<S, _, N>(at, &weights, tokens, values),
+            // Only few queries come with these.
+            Values::Bf16(_) if N > FEW => {}
+            Values::Bf16(values) => self.add_values::<S, _, N>(at, &weights, tokens, values),
         }
         N
     }
 
-    /// Scores of N queries with part `part` of the 32 keys of a tile.
+    /// Scores of N queries with parts FROM to TO of the 32 keys of a tile.
     #[inline(always)]
-    fn score<S: Simd, const N: usize>(&self, at: usize, part: usize, tile: &Gathered<'_>, out: &mut Weights<N>) {
-        let mut sums = [[S::splat_part(0.0); 2]; N];
+    fn score<S: Simd, const N: usize, const FROM: usize, const TO: usize>(
+        &self,
+        at: usize,
+        tile: &Gathered<'_>,
+        out: &mut Weights<N>,
+    ) {
+        let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
         let stride = self.lines * LANES;
         let q = &floats(self.q)[at * stride..(at + N) * stride];
         for (d, (low, high)) in tile.keys[0][..self.head_dim].iter().zip(tile.keys[1]).enumerate() {
-            let (low, high) = (S::load_part(&low.0, part), S::load_part(&high.0, part));
-            for i in 0..N {
-                // SAFETY: d is below head_dim, which is at most the stride, so this is within the N queries.
-                let q = S::splat_part(unsafe { *q.get_unchecked(i * stride + d) });
-                sums[i][0] = S::fma_part(q, low, sums[i][0]);
-                sums[i][1] = S::fma_part(q, high, sums[i][1]);
+            for part in FROM..TO {
+                let (low, high) = (S::load_part(&low.0, part), S::load_part(&high.0, part));
+                for i in 0..N {
+                    // SAFETY: d is below head_dim, which is at most the stride, so this is within the N queries.
+                    let q = S::splat_part(unsafe { *q.get_unchecked(i * stride + d) });
+                    sums[i][part][0] = S::fma_part(q, low, sums[i][part][0]);
+                    sums[i][part][1] = S::fma_part(q, high, sums[i][part][1]);
+                }
             }
         }
         for i in 0..N {
-            for half in 0..2 {
-                let scaled = S::fma_part(sums[i][half], S::splat_part(self.scale), S::splat_part(0.0));
-                S::store_part(scaled, &mut out.tokens[i][half].0, part);
+            for part in FROM..TO {
+                for half in 0..2 {
+                    let scaled = S::fma_part(sums[i][part][half], S::splat_part(self.scale), S::splat_part(0.0));
+                    S::store_part(scaled, &mut out.tokens[i][half].0, part);
+                }
             }
         }
     }
@@ -127,45 +136,87 @@ impl<'a> Queries<'a> {
         }
     }
 
-    /// `sums = sums * faded + sum of weight * value` for N queries and part `part` of B lines, by ascending token.
+    /// `sums = sums * faded + sum of weight * value` for N queries, by ascending token.
     #[inline(always)]
-    fn add_values<S: Simd, const N: usize, const B: usize>(
+    fn add_values<S: Simd, V: Source, const N: usize>(
+        &mut self,
+        at: usize,
+        weights: &Weights<N>,
+        tokens: Range<usize>,
+        values: &V,
+    ) {
+        let mut line = 0;
+        while line < self.lines {
+            let tokens = tokens.clone();
+            // As many sums as the registers take.
+            line += match (N, self.lines - line, S::PARTS) {
+                (1, 4.., 1) => self.add_lines::<S, V, N, 4, 0, 1>(at, line, weights, tokens, values),
+                (1, 4.., _) => self.add_lines::<S, V, N, 4, 0, 2>(at, line, weights, tokens, values),
+                (_, 2.., 1) => self.add_lines::<S, V, N, 2, 0, 1>(at, line, weights, tokens, values),
+                (..=FEW, 2.., _) => self.add_lines::<S, V, N, 2, 0, 2>(at, line, weights, tokens, values),
+                (_, 2.., _) => {
+                    self.add_lines::<S, V, N, 2, 0, 1>(at, line, weights, tokens.clone(), values);
+                    self.add_lines::<S, V, N, 2, 1, 2>(at, line, weights, tokens, values)
+                }
+                (.., 1) => self.add_lines::<S, V, N, 1, 0, 1>(at, line, weights, tokens, values),
+                _ => {
+                    self.add_lines::<S, V, N, 1, 0, 1>(at, line, weights, tokens.clone(), values);
+                    self.add_lines::<S, V, N, 1, 1, 2>(at, line, weights, tokens, values)
+                }
+            };
+        }
+    }
+
+    /// Parts FROM to TO of B lines of that. Returns B.
+    #[inline(always)]
+    fn add_lines<S: Simd, V: Source, const N: usize, const B: usize, const FROM: usize, const TO: usize>(
         &mut self,
         at: usize,
         line: usize,
-        part: usize,
         weights: &Weights<N>,
-        (tokens, values): (Range<usize>, &[Line]),
-    ) {
+        tokens: Range<usize>,
+        values: &V,
+    ) -> usize {
+        assert!(tokens.end <= TILE);
+        values.check(tokens.end, line + B - 1);
         let zero = S::splat_part(0.0);
-        let mut sums = [[zero; B]; N];
+        let mut sums = [[[zero; MOST_PARTS]; B]; N];
         for i in 0..N {
             let faded = S::splat_part(weights.faded.0[i]);
             for b in 0..B {
-                let sum = &self.sums[(at + i) * self.lines + line + b].0;
-                sums[i][b] = S::fma_part(S::load_part(sum, part), faded, zero);
+                for part in FROM..TO {
+                    let sum = &self.sums[(at + i) * self.lines + line + b].0;
+                    sums[i][b][part] = S::fma_part(S::load_part(sum, part), faded, zero);
+                }
             }
         }
-        assert!(tokens.end <= TILE && values.len() >= tokens.end * self.lines && line + B <= self.lines);
         for token in tokens {
-            let mut loaded = [zero; B];
+            let mut loaded = [[zero; MOST_PARTS]; B];
             for b in 0..B {
-                // SAFETY: by the assertion, this line is among the values.
-                loaded[b] = S::load_part(unsafe { &values.get_unchecked(token * self.lines + line + b).0 }, part);
+                for part in FROM..TO {
+                    // SAFETY: `check` passed for the last token and the last line.
+                    loaded[b][part] = unsafe { values.part::<S>(token, line + b, part) };
+                }
             }
             for i in 0..N {
                 // SAFETY: by the assertion, the token is one of the tile's 32.
                 let weight = S::splat_part(unsafe { *floats(&weights.tokens[i]).get_unchecked(token) });
                 for b in 0..B {
-                    sums[i][b] = S::fma_part(weight, loaded[b], sums[i][b]);
+                    for part in FROM..TO {
+                        sums[i][b][part] = S::fma_part(weight, loaded[b][part], sums[i][b][part]);
+                    }
                 }
             }
         }
         for i in 0..N {
             for b in 0..B {
-                S::store_part(sums[i][b], &mut self.sums[(at + i) * self.lines + line + b].0, part);
+                for part in FROM..TO {
+                    let sum = &mut self.sums[(at + i) * self.lines + line + b].0;
+                    S::store_part(sums[i][b][part], sum, part);
+                }
             }
         }
+        B
     }
 
     /// The attention of one query, `[head_dim]`.

@@ -9,15 +9,13 @@
 
 use super::format::{Bf16, F16, F32, Format};
 use super::{AHEAD, WeightBlock};
-use crate::simd::{LANES, Line, Simd};
+use crate::simd::{LANES, Line, MOST_PARTS, Simd};
 use crate::weight::WeightDtype;
 use std::ops::Range;
 
 /// Steps of k after which a tile of several parts goes on to the next part, so that weights are still in the
 /// first-level cache when their other part is read.
 const STRETCH: usize = 16;
-/// Parts of 16 lanes at any level.
-const MOST_PARTS: usize = 2;
 
 impl WeightBlock<'_> {
     /// The block, if its weights lie row by row.
