@@ -208,6 +208,10 @@ impl Simd for Avx2 {
         widen(&lines[0].u16s().as_chunks::<16>().0[part], half)
     }
     #[inline(always)]
+    fn splat_half(value: f32) -> __m256 {
+        Self::splat_part(value)
+    }
+    #[inline(always)]
     fn transpose(from: &Square, to: &mut Square) {
         // SAFETY: called only inside `run`, so the processor has AVX2.
         unsafe { super::transpose::avx2(from, to) }

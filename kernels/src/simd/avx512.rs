@@ -185,6 +185,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         Self::load(&lines[half].0)
     }
     #[inline(always)]
+    fn splat_half(value: f32) -> __m512 {
+        Self::splat(value)
+    }
+    #[inline(always)]
     fn transpose(from: &Square, to: &mut Square) {
         // SAFETY: called only inside `run` and `run_bf16`, whose levels include AVX2.
         unsafe { super::transpose::avx2(from, to) }

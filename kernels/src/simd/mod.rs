@@ -110,6 +110,8 @@ pub(crate) trait Simd: int8::Int8 {
     fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> Self::Half;
     /// The same of 32 inputs in `INPUT_LINES` lines: 32 bf16, or the evens and the odds as f32.
     fn load_input(lines: &[Line], part: usize, half: usize) -> Self::Half;
+    /// The same input in every lane, widened where halves are apart.
+    fn splat_half(value: f32) -> Self::Half;
     /// Rows to columns.
     fn transpose(from: &Square, to: &mut Square);
     /// Asks for the cache line at an address that is about to be read; any address will do.

@@ -152,6 +152,10 @@ impl Simd for Portable {
         lines[half].0
     }
     #[inline(always)]
+    fn splat_half(value: f32) -> Lanes {
+        Self::splat(value)
+    }
+    #[inline(always)]
     fn transpose(from: &Square, to: &mut Square) {
         super::transpose::portable(from, to);
     }

@@ -1,7 +1,9 @@
 //! A task of the linear: a block of weight rows times all packed input rows.
 //!
-//! Weights that lie row by row are walked by `rows`, quantised ones by `panels`.
+//! Weights that lie row by row are walked by `rows`, or by `columns` where there are many inputs; quantised ones by
+//! `panels`.
 
+mod columns;
 mod format;
 mod panels;
 mod rows;
@@ -30,6 +32,10 @@ impl Kernel for WeightBlock<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        if self.linear.weight().dtype().is_quantised() { self.walk_panels::<S>() } else { self.walk_rows::<S>() }
+        match self.linear.weight().dtype().is_quantised() {
+            true => self.walk_panels::<S>(),
+            false if self.x.is_columns() => self.walk_columns::<S>(),
+            false => self.walk_rows::<S>(),
+        }
     }
 }
