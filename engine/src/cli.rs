@@ -20,6 +20,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Plain decoding against each built-in config, on the shipped model
     Demo(DemoArgs),
+    /// The same prompts through several configs, side by side
+    Compare(Box<CompareArgs>),
     /// Log-probabilities of given tokens under the target
     Score(ScoreArgs),
     /// What decoding, verifying and prefill cost on this machine, against what it could do at most
@@ -136,6 +138,36 @@ pub struct DemoArgs {
     /// Change a key of all configs: --set model.dtype='"q8_0"' (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<Override>,
+}
+
+#[derive(Args)]
+pub struct CompareArgs {
+    /// TOML files; the first is what the others are held against
+    #[arg(value_name = "CONFIG", required = true)]
+    pub configs: Vec<PathBuf>,
+    /// Change a key of all configs: --set model.dtype='"q8_0"' (repeatable)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<Override>,
+    /// One request a line: {"prompt": ..} and any sampling field; lines with a "category" are also counted by it
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub prompts: PathBuf,
+    /// Only the first N prompts of the file
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Prompts submitted at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Apply each model's chat template to the prompts
+    #[arg(long)]
+    pub chat: bool,
+    /// Write report.json and each config's completions, a JSON line each, into this folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -85,6 +85,14 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Whether a request could run.
+    ///
+    /// # Errors
+    /// What [`submit`](Self::submit) would say.
+    pub fn check(&self, request: &Request) -> Result<(), RequestError> {
+        self.core.check(request)
+    }
+
     /// Takes a request in; its completions start with the next step.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Run(args)) => commands::run::run(&args),
         Some(Command::Demo(args)) => commands::demo::demo(&args),
+        Some(Command::Compare(args)) => commands::compare::compare(&args),
         Some(Command::Score(args)) => commands::score::score(&args),
         Some(Command::Bench(args)) => commands::bench::bench(&args),
         Some(Command::Plugins(args)) => commands::plugins::plugins(&args),

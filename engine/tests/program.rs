@@ -110,6 +110,54 @@ fn json_has_the_fields_that_scripts_read() {
 }
 
 #[test]
+fn compare_sets_configs_side_by_side_and_keeps_what_they_wrote() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prompts = folder.path().join("prompts.jsonl");
+    let long = "word ".repeat(3000);
+    let lines = [("code", "import os\nimport sys\n"), ("code", "def f(x):\n"), ("prose", "Once"), ("prose", &long)];
+    let lines = lines.map(|(category, prompt)| serde_json::json!({"category": category, "prompt": prompt}).to_string());
+    std::fs::write(&prompts, lines.join("\n")).expect("written");
+    let (prompts, out) = (prompts.to_str().expect("UTF-8"), folder.path().join("out"));
+    let configs = ["compare", "configs/plain.toml", "configs/suffix.toml", "configs/suffix.toml"];
+    let args = [&configs[..], &["--prompts", prompts, "--max-tokens", "24", "--batch", "2"]].concat();
+    let output = foretoken(&[&args[..], &["--json", "--out", out.to_str().expect("UTF-8")]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("1 of 4 prompts are too long"), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&report["prompts"], &report["too_long"]), (&3.into(), &1.into()));
+    let configs = report["configs"].as_array().expect("configs");
+    let names: Vec<&str> = configs.iter().filter_map(|config| config["config"].as_str()).collect();
+    assert_eq!(names, ["plain", "suffix", "suffix#2"]);
+    for config in configs {
+        assert_eq!((&config["completions"], &config["equal"]), (&3.into(), &3.into()), "{config}");
+        assert_eq!(config["categories"]["code"]["completions"], 2);
+        for field in ["tokens_per_second", "speed", "tokens_per_step", "steps", "verify_ms"] {
+            assert!(config[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {config}");
+        }
+    }
+    assert!(configs[0]["drafted"] == 0 && configs[1]["drafted"].as_u64() > Some(0));
+    assert_eq!(configs[0]["tokens_per_step"], 1.0);
+    assert!(configs[1]["steps"].as_u64() < configs[0]["steps"].as_u64());
+    let kept = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
+    assert_eq!(serde_json::from_str::<Value>(&kept("report.json")).expect("JSON"), report);
+    let tokens = |name: &str| {
+        let lines = kept(name);
+        lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["tokens"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(tokens("plain.jsonl").len(), 3);
+    assert_eq!(tokens("plain.jsonl"), tokens("suffix#2.jsonl"));
+    let table = foretoken(&args);
+    for words in ["equal, token for token", "by category", "position 1, 2", "suffix#2"] {
+        assert!(text(&table.stdout).contains(words), "{words}: {}", text(&table.stdout));
+    }
+    let output = foretoken(&["compare", "configs/plain.toml", "--prompts", prompts, "--batch", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
 fn bench_says_what_design_names() {
     let output =
         foretoken(&["bench", "--random-weights", "8.9m", "--set", "model.dtype=\"q4\"", "--rounds", "1", "--json"]);

@@ -3,17 +3,15 @@
 //! The configs are compiled in and read relative to the checkout's `configs/` folder; plugins come from the program's
 //! own folder, where the build put them. Every config runs every prompt once, in turn; outputs are compared by token.
 
-use std::collections::HashSet;
 use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
-use foretoken::config::{self, Override};
-use foretoken::metrics::SequenceStats;
-use foretoken::{Completion, Config, Engine, Event, Request};
+use foretoken::config::{self, Override, Sampling};
+use foretoken::{Config, Engine, Event};
 
-use super::UsageError;
+use super::contest::{self, Contender};
+use super::{UsageError, prompts};
 use crate::cli::DemoArgs;
 
 /// Built-in configs; the first is what the others are compared with.
@@ -29,37 +27,35 @@ const PROMPTS: [&str; 3] = [
     "    def test_append(self):\n        self.assertEqual(self.list.append(1), None)\n\n    def test_extend(self):\n        self.assertEqual(self.list.extend([1, 2]), None)\n\n    def test_insert(self):\n",
 ];
 
-/// One config and what it has done so far.
-struct Contender {
-    name: &'static str,
-    engine: Engine,
-    completions: Vec<Completion>,
-    stats: SequenceStats,
-    /// Time between the first token of each output and its last.
-    milliseconds: f64,
-}
-
 pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let folder = configs_folder()?;
     let mut contenders = CONFIGS
         .iter()
-        .map(|(name, text)| Contender::new(name, built_in(name, text, &folder, &args.set)?))
+        .map(|(name, text)| Contender::new((*name).to_owned(), built_in(name, text, &folder, &args.set)?))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let prompts = match &args.prompts {
-        Some(path) => super::prompts::texts(path)?,
-        None => PROMPTS.iter().map(ToString::to_string).collect(),
+        Some(path) => prompts::lines(path)?,
+        None => PROMPTS.iter().map(|text| prompts::Line::text(text)).collect(),
     };
     println!(
         "Each config continues {} prompts by {} tokens, greedily, one at a time.\n",
         prompts.len(),
         args.max_tokens
     );
-    // Interleaved, so that a machine that speeds up or slows down does so for all.
     for (number, prompt) in prompts.iter().enumerate() {
         let count = contenders.len();
-        (0..count).try_for_each(|turn| contenders[(number + turn) % count].run(prompt, args.max_tokens))?;
+        for turn in 0..count {
+            let contender = &mut contenders[(number + turn) % count];
+            let sampling = sampling(&contender.engine, args.max_tokens);
+            let request = prompt.request(&contender.engine, &sampling, false)?;
+            contender.run(vec![request], None)?;
+        }
     }
-    let all_equal = print_table(&contenders);
+    contest::print_table(&contenders);
+    let all_equal = contenders.iter().all(|contender| {
+        let score = contender.score(&contenders[0], None);
+        score.equal == score.completions
+    });
     println!(
         "\nA pass reads all weights once. On a model too large for the caches that read is the time, so passes saved"
     );
@@ -72,77 +68,9 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(if all_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a row per config; returns whether all outputs are equal.
-fn print_table(contenders: &[Contender]) -> bool {
-    let plain = &contenders[0];
-    println!(
-        "{:<12} {:>7} {:>12} {:>9} {:>10} {:>8}   output",
-        "config", "passes", "tokens/pass", "drafting", "tokens/s", "speed"
-    );
-    let mut all_equal = true;
-    for contender in contenders {
-        let equal = plain.tokens().eq(contender.tokens());
-        all_equal &= equal;
-        let verdict = match (contender.name == plain.name, equal) {
-            (true, _) => "(the reference)",
-            (_, true) => "equal, token for token",
-            (_, false) => "DIFFERENT",
-        };
-        // The first token of an output comes with the prompt's pass, before the time starts.
-        let count: usize = contender.tokens().map(|tokens| tokens.len().saturating_sub(1)).sum();
-        println!(
-            "{:<12} {:>7} {:>12.2} {:>7.1} % {:>10.1} {:>7.2}x   {verdict}",
-            contender.name,
-            contender.stats.steps,
-            contender.stats.tokens_per_step(),
-            contender.stats.draft_ns as f64 / 1e4 / contender.milliseconds,
-            count as f64 * 1e3 / contender.milliseconds,
-            plain.milliseconds / contender.milliseconds,
-        );
-    }
-    println!(
-        "\nDrafting, tokens/s and speed: from the first token of an output to its last, without the prompt's pass."
-    );
-    println!(
-        "{:.0} % of the 4-grams of an output are distinct (text that repeats itself is easy to guess).",
-        100.0 * distinct(plain)
-    );
-    all_equal
-}
-
-/// The mean share of distinct 4-grams of the completions.
-fn distinct(contender: &Contender) -> f64 {
-    let share = |tokens: &[u32]| {
-        let all = tokens.windows(4).count().max(1);
-        tokens.windows(4).collect::<HashSet<_>>().len() as f64 / all as f64
-    };
-    contender.tokens().map(share).sum::<f64>() / contender.completions.len().max(1) as f64
-}
-
-impl Contender {
-    fn new(name: &'static str, config: Config) -> anyhow::Result<Self> {
-        let mut engine = Engine::new(config)?;
-        // The first pass pays for page faults and clock ramps; it is not part of any config's time.
-        one(&mut engine, PROMPTS[0], 8, &mut |_| ())?;
-        Ok(Self { name, engine, completions: Vec::new(), stats: SequenceStats::default(), milliseconds: 0.0 })
-    }
-
-    fn run(&mut self, prompt: &str, max_tokens: usize) -> anyhow::Result<()> {
-        let mut first = None;
-        let completion = one(&mut self.engine, prompt, max_tokens, &mut |event| {
-            if let Event::Token { .. } = event {
-                first.get_or_insert_with(Instant::now);
-            }
-        })?;
-        self.milliseconds += first.map_or(0.0, |first| first.elapsed().as_secs_f64() * 1e3);
-        self.stats.merge(&completion.stats);
-        self.completions.push(completion);
-        Ok(())
-    }
-
-    fn tokens(&self) -> impl Iterator<Item = &[u32]> {
-        self.completions.iter().map(Completion::tokens)
-    }
+/// The config's sampling, with this many tokens.
+fn sampling(engine: &Engine, max_tokens: usize) -> Sampling {
+    Sampling { max_tokens, ..engine.config().sampling.clone() }
 }
 
 /// The checkout's `configs` folder: beside the program's target folder, or under the current one.
@@ -164,26 +92,6 @@ fn built_in(name: &str, text: &str, folder: &Path, set: &[Override]) -> anyhow::
     Ok(config::parse(text, &format!("the built-in config {name}"), folder, &overrides)?)
 }
 
-fn one(
-    engine: &mut Engine,
-    prompt: &str,
-    max_tokens: usize,
-    watch: &mut dyn FnMut(&Event<'_>),
-) -> anyhow::Result<Completion> {
-    let mut sampling = engine.config().sampling.clone();
-    sampling.max_tokens = max_tokens;
-    let prompt = engine.tokenizer().encode(prompt)?;
-    engine.submit(Request { prompt, sampling, text: true })?;
-    let mut done = None;
-    engine.run(&mut |event| {
-        watch(&event);
-        if let Event::Finished(completion) = event {
-            done = Some(completion);
-        }
-    });
-    done.ok_or_else(|| anyhow::anyhow!("the engine stopped without finishing the prompt"))
-}
-
 /// Prints one continuation with its kept drafts coloured.
 fn show(engine: &mut Engine, max_tokens: usize) -> anyhow::Result<()> {
     let colour = stdout().is_terminal();
@@ -194,7 +102,8 @@ fn show(engine: &mut Engine, max_tokens: usize) -> anyhow::Result<()> {
     );
     print!("{}", PROMPTS[0]);
     let mut inside = false;
-    one(engine, PROMPTS[0], max_tokens, &mut |event| {
+    let request = contest::text_request(engine, PROMPTS[0], sampling(engine, max_tokens))?;
+    contest::complete(engine, vec![request], &mut |event| {
         if let Event::Token { text, drafted, .. } = event {
             if *drafted != inside {
                 print!("{}", if *drafted { on } else { off });

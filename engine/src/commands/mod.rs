@@ -1,6 +1,8 @@
 //! The program's commands, one file each, and what they share.
 
 pub mod bench;
+pub mod compare;
+mod contest;
 pub mod demo;
 pub mod plugins;
 mod prompts;

@@ -43,6 +43,7 @@ const SAMPLING: [&str; 19] = [
 ];
 
 /// What to continue.
+#[derive(Clone)]
 enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
@@ -60,30 +61,46 @@ pub fn requests(
     match (&args.prompt, &args.prompt_file, &args.prompts) {
         (Some(text), _, _) => Ok(vec![one(text.clone())?]),
         (_, Some(path), _) => Ok(vec![one(read(path)?)?]),
-        (_, _, Some(path)) => {
-            let text = read(path)?;
-            let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-            let requests = lines.map(|(number, line)| {
-                let place = || format!("{}:{}", path.display(), number + 1);
-                let (prompt, raw) = parse_line(line).map_err(UsageError).with_context(place)?;
-                request(engine, prompt, defaults.clone().with(raw).with_context(place)?, chat).with_context(place)
-            });
-            requests.collect()
-        }
+        (_, _, Some(path)) => lines(path)?.iter().map(|line| line.request(engine, &defaults, chat)).collect(),
         _ => Err(UsageError("give one of --prompt, --prompt-file, --prompts".to_owned()).into()),
     }
 }
 
-/// The prompts of a file of JSON lines, as text.
-pub fn texts(path: &Path) -> anyhow::Result<Vec<String>> {
+/// A line of a file of JSON lines.
+pub struct Line {
+    /// File and line, for errors.
+    place: String,
+    /// What kind of prompt the file says it is.
+    pub category: Option<String>,
+    prompt: Prompt,
+    raw: RawSampling,
+}
+
+impl Line {
+    /// A line that says nothing but its prompt.
+    pub fn text(prompt: &str) -> Self {
+        let prompt = Prompt::Text(prompt.to_owned());
+        Self { place: "a built-in prompt".to_owned(), category: None, prompt, raw: RawSampling::default() }
+    }
+
+    /// The request that it is, `defaults` where it says nothing.
+    pub fn request(&self, engine: &Engine, defaults: &Sampling, chat: bool) -> anyhow::Result<Request> {
+        let place = || self.place.clone();
+        let sampling = defaults.clone().with(self.raw.clone()).with_context(place)?;
+        request(engine, self.prompt.clone(), sampling, chat).with_context(place)
+    }
+}
+
+/// The prompts of a file of JSON lines.
+pub fn lines(path: &Path) -> anyhow::Result<Vec<Line>> {
     let text = read(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let prompts = lines.map(|(number, line)| match parse_line(line) {
-        Ok((Prompt::Text(text), _)) => Ok(text),
-        Ok((Prompt::Tokens(_), _)) => Err(UsageError(format!("{}:{}: text wanted", path.display(), number + 1)).into()),
-        Err(error) => Err(UsageError(format!("{}:{}: {error}", path.display(), number + 1)).into()),
+    let lines = lines.map(|(number, line)| {
+        let place = format!("{}:{}", path.display(), number + 1);
+        let (prompt, raw, category) = parse_line(line).map_err(UsageError).with_context(|| place.clone())?;
+        Ok(Line { place, category, prompt, raw })
     });
-    prompts.collect()
+    lines.collect()
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -104,17 +121,18 @@ fn request(engine: &Engine, prompt: Prompt, sampling: Sampling, chat: bool) -> a
     Ok(Request { prompt, sampling, text: true })
 }
 
-fn parse_line(line: &str) -> Result<(Prompt, RawSampling), String> {
+fn parse_line(line: &str) -> Result<(Prompt, RawSampling, Option<String>), String> {
     let mut fields: Map<String, Value> =
         serde_json::from_str(line).map_err(|error| format!("expected a JSON object with \"prompt\": {error}"))?;
     let prompt = take_prompt(&mut fields)?;
+    let category = fields.get("category").and_then(Value::as_str).map(str::to_owned);
     fields.retain(|key, _| !BOOKKEEPING.contains(&key.as_str()));
     if let Some(unknown) = fields.keys().find(|key| !SAMPLING.contains(&key.as_str())) {
         let near = nearest(unknown, SAMPLING).map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
         return Err(format!("unknown field {unknown:?}{near}"));
     }
     let raw = serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())?;
-    Ok((prompt, raw))
+    Ok((prompt, raw, category))
 }
 
 fn take_prompt(fields: &mut Map<String, Value>) -> Result<Prompt, String> {

@@ -20,7 +20,7 @@ const PLAIN: &str = "\x1b[0m";
 
 /// One line of `--json`.
 #[derive(Serialize)]
-struct Line<'a> {
+pub struct Line<'a> {
     request: usize,
     index: u32,
     prompt_tokens: &'a [u32],
@@ -30,6 +30,25 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
     stats: foretoken::metrics::StatsReport,
+}
+
+impl<'a> Line<'a> {
+    /// A completion of request number `request`.
+    pub fn new(request: usize, completion: &'a Completion, plain_step_ms: Option<f64>) -> Self {
+        Self {
+            request,
+            index: completion.index,
+            prompt_tokens: completion.prompt(),
+            tokens: completion.tokens(),
+            text: &completion.text,
+            finish_reason: completion.reason.name(),
+            error: match &completion.reason {
+                FinishReason::Error(error) => Some(error),
+                _ => None,
+            },
+            stats: completion.stats.report(plain_step_ms),
+        }
+    }
 }
 
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -116,16 +135,7 @@ impl Output {
         self.failed |= error.is_some();
         let mut out = stdout().lock();
         if self.json {
-            let line = Line {
-                request,
-                index: completion.index,
-                prompt_tokens: completion.prompt(),
-                tokens: completion.tokens(),
-                text: &completion.text,
-                finish_reason: completion.reason.name(),
-                error,
-                stats: completion.stats.report(self.plain_step_ms),
-            };
+            let line = Line::new(request, completion, self.plain_step_ms);
             return writeln!(out, "{}", serde_json::to_string(&line)?);
         }
         if self.several {

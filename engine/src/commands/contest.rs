@@ -1,0 +1,199 @@
+//! The same prompts through several configs, in turns: what `demo` and `compare` measure.
+//!
+//! Time runs from the first token of a batch of prompts to its last, so prompts are not in it, and configs take turns
+//! prompt by prompt, so that a machine that speeds up or slows down does so for all.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use foretoken::config::Sampling;
+use foretoken::metrics::SequenceStats;
+use foretoken::{Completion, Config, Engine, Event, Request};
+use serde::Serialize;
+
+/// One config and what it has done so far.
+pub struct Contender {
+    pub name: String,
+    pub engine: Engine,
+    rounds: Vec<Round>,
+}
+
+/// What came of one batch of prompts.
+struct Round {
+    category: Option<String>,
+    completions: Vec<Completion>,
+    milliseconds: f64,
+}
+
+/// A contender's figures; times are of its decoding.
+#[derive(Serialize)]
+pub struct Score {
+    pub tokens_per_second: f64,
+    /// Over the first config's tokens per second.
+    pub speed: f64,
+    pub tokens_per_step: f64,
+    /// Passes of the target.
+    pub steps: u64,
+    pub drafted: u64,
+    pub accepted: u64,
+    /// `[i]`: share of steps whose kept path is longer than `i`.
+    pub accepted_per_position: Vec<f64>,
+    pub draft_ms: f64,
+    pub verify_ms: f64,
+    pub overhead_ms: f64,
+    pub completions: usize,
+    /// Completions whose tokens are the first config's.
+    pub equal: usize,
+}
+
+impl Contender {
+    /// An engine that is warm: the first pass pays for page faults and clock ramps.
+    pub fn new(name: String, config: Config) -> anyhow::Result<Self> {
+        let mut engine = Engine::new(config)?;
+        let mut sampling = engine.config().sampling.clone();
+        (sampling.max_tokens, sampling.n) = (8, 1);
+        let request = text_request(&engine, "def ", sampling)?;
+        complete(&mut engine, vec![request], &mut |_| ())?;
+        Ok(Self { name, engine, rounds: Vec::new() })
+    }
+
+    /// Completes a batch of prompts.
+    pub fn run(&mut self, requests: Vec<Request>, category: Option<String>) -> anyhow::Result<()> {
+        let mut first = None;
+        let completions = complete(&mut self.engine, requests, &mut |event| {
+            if let Event::Token { .. } = event {
+                first.get_or_insert_with(Instant::now);
+            }
+        })?;
+        let milliseconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64() * 1e3);
+        self.rounds.push(Round { category, completions, milliseconds });
+        Ok(())
+    }
+
+    /// All completions, in the order of the prompts.
+    pub fn completions(&self) -> impl Iterator<Item = &Completion> {
+        self.rounds.iter().flat_map(|round| &round.completions)
+    }
+
+    /// The figures beside those of `first`, of all prompts or those of a category.
+    pub fn score(&self, first: &Self, category: Option<&str>) -> Score {
+        let (totals, first_totals) = (self.totals(category), first.totals(category));
+        let pairs = || self.of(category).zip(first.of(category));
+        let report = totals.stats.report(None);
+        Score {
+            tokens_per_second: totals.rate(),
+            speed: totals.rate() / first_totals.rate(),
+            tokens_per_step: report.tokens_per_step,
+            steps: report.steps,
+            drafted: report.drafted,
+            accepted: report.accepted,
+            accepted_per_position: report.accepted_per_position,
+            draft_ms: report.draft_ms,
+            verify_ms: report.verify_ms,
+            overhead_ms: report.overhead_ms,
+            completions: totals.completions,
+            equal: pairs()
+                .flat_map(|(round, first)| round.completions.iter().zip(&first.completions))
+                .filter(|(completion, first)| completion.tokens() == first.tokens())
+                .count(),
+        }
+    }
+
+    fn of(&self, category: Option<&str>) -> impl Iterator<Item = &Round> {
+        self.rounds.iter().filter(move |round| category.is_none() || round.category.as_deref() == category)
+    }
+
+    fn totals(&self, category: Option<&str>) -> Totals {
+        let mut totals = Totals { stats: SequenceStats::default(), milliseconds: 0.0, tokens: 0, completions: 0 };
+        for round in self.of(category) {
+            totals.milliseconds += round.milliseconds;
+            for completion in &round.completions {
+                totals.stats.merge(&completion.stats);
+                // The first one comes with the prompt's pass, before the time starts.
+                totals.tokens += completion.tokens().len().saturating_sub(1);
+                totals.completions += 1;
+            }
+        }
+        totals
+    }
+}
+
+struct Totals {
+    stats: SequenceStats,
+    milliseconds: f64,
+    tokens: usize,
+    completions: usize,
+}
+
+impl Totals {
+    fn rate(&self) -> f64 {
+        if self.milliseconds > 0.0 { self.tokens as f64 * 1e3 / self.milliseconds } else { 0.0 }
+    }
+}
+
+/// A request for the text after `prompt`.
+pub fn text_request(engine: &Engine, prompt: &str, sampling: Sampling) -> anyhow::Result<Request> {
+    Ok(Request { prompt: engine.tokenizer().encode(prompt)?, sampling, text: true })
+}
+
+/// Runs requests to their end; the completions in the order of the requests.
+pub fn complete(
+    engine: &mut Engine,
+    requests: Vec<Request>,
+    watch: &mut dyn FnMut(&Event<'_>),
+) -> anyhow::Result<Vec<Completion>> {
+    let expected: u32 = requests.iter().map(|request| request.sampling.n).sum();
+    requests.into_iter().try_for_each(|request| engine.submit(request).map(drop))?;
+    let mut completions = Vec::new();
+    engine.run(&mut |event| {
+        watch(&event);
+        if let Event::Finished(completion) = event {
+            completions.push(completion);
+        }
+    });
+    anyhow::ensure!(completions.len() == expected as usize, "the engine stopped without finishing the prompts");
+    completions.sort_by_key(|completion| (completion.request, completion.index));
+    Ok(completions)
+}
+
+/// Prints a row per contender, the first being what the others are held against.
+pub fn print_table(contenders: &[Contender]) {
+    let width = contenders.iter().map(|contender| contender.name.len()).max().unwrap_or(0).max(8);
+    println!(
+        "{:<width$} {:>7} {:>12} {:>9} {:>10} {:>10} {:>8}   output",
+        "config", "passes", "tokens/pass", "draft ms", "verify ms", "tokens/s", "speed"
+    );
+    for (number, contender) in contenders.iter().enumerate() {
+        let score = contender.score(&contenders[0], None);
+        let verdict = match (number, score.completions - score.equal) {
+            (0, _) => "(the reference)".to_owned(),
+            (_, 0) => "equal, token for token".to_owned(),
+            (_, different) => format!("DIFFERENT in {different} of {}", score.completions),
+        };
+        let per_pass = |milliseconds: f64| milliseconds / score.steps.max(1) as f64;
+        println!(
+            "{:<width$} {:>7} {:>12.2} {:>9.3} {:>10.3} {:>10.1} {:>7.2}x   {verdict}",
+            contender.name,
+            score.steps,
+            score.tokens_per_step,
+            per_pass(score.draft_ms),
+            per_pass(score.verify_ms),
+            score.tokens_per_second,
+            score.speed,
+        );
+    }
+    println!(
+        "\nTimes are of decoding, from the first token on; draft and verify are for each pass. {:.0} % of the 4-grams of\nan output are distinct (text that repeats itself is easy to guess).",
+        100.0 * distinct(&contenders[0])
+    );
+}
+
+/// The mean share of distinct 4-grams of a contender's completions.
+pub fn distinct(contender: &Contender) -> f64 {
+    let share = |tokens: &[u32]| {
+        let all = tokens.windows(4).count().max(1);
+        tokens.windows(4).collect::<HashSet<_>>().len() as f64 / all as f64
+    };
+    let shares: Vec<f64> = contender.completions().map(|completion| share(completion.tokens())).collect();
+    shares.iter().sum::<f64>() / shares.len().max(1) as f64
+}
