@@ -2,12 +2,15 @@
 //!
 //! f32, f16 and bf16 lie row by row as in the file and are never copied, so opening such a model is mapping a file, and
 //! two models may share one mapping. (One exception: bytes that the file left misaligned for their dtype are copied
-//! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`.
+//! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`; so is
+//! bf16 where the level has few registers ([`Weight::arranged`]).
 
-use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed};
+use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
+use crate::exec::Exec;
 use crate::quant::{BlockFormat, PANEL, Panel, PanelLayout, encode_row};
 use crate::simd::int8::BLOCK;
+use crate::simd::{Kernel, LANES, Simd, dispatch};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use std::fmt;
@@ -73,7 +76,14 @@ pub struct Weight {
     bytes: SharedBytes,
     /// Of a quantised weight.
     layout: Option<PanelLayout>,
+    /// Of bf16: `[rows / 16, 16 lanes, steps, 16 rows]` pairs.
+    is_in_columns: bool,
 }
+
+/// Bytes from which a weight is laid out in columns.
+const LARGE: usize = 1 << 20;
+/// bf16 of a step of 16 lanes, each of which takes a pair.
+const STEP: usize = 2 * LANES;
 
 impl Weight {
     /// `[rows, cols]` elements of f32, f16 or bf16 in `bytes`, row by row. `tensor` names it in the error.
@@ -92,7 +102,7 @@ impl Weight {
         };
         let bytes = if aligned { bytes } else { SharedBytes::copied(bytes.as_slice()) };
         let [rows, cols] = shape;
-        Ok(Self { dtype, rows, cols, bytes, layout: None })
+        Ok(Self { dtype, rows, cols, bytes, layout: None, is_in_columns: false })
     }
 
     /// `[rows, cols]` in the blocks of a GGUF file, each row's bytes by themselves, interleaved here. `tensor` names it in
@@ -153,7 +163,7 @@ impl Weight {
                 _ => write(&values, out, |value| bf16::from_f32(value).to_ne_bytes()),
             }
         });
-        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: None }
+        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: None, is_in_columns: false }
     }
 
     /// A copy of `values` (`[rows, cols]`), rounded to `dtype`. Panics if the length is not rows * cols.
@@ -176,7 +186,41 @@ impl Weight {
                 blocks(row, &mut |index, block| layout.put(out, lane, index, block));
             }
         });
-        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: Some(layout) }
+        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: Some(layout), is_in_columns: false }
+    }
+
+    /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in columns where registers are few,
+    /// unless the weight is so small that folding 16 lanes for each of its few steps shows.
+    pub fn arranged(self, exec: &Exec) -> Self {
+        let is_large = self.byte_len() >= LARGE;
+        if is_large && dispatch(exec.simd(), HasFewRegisters) { self.in_columns() } else { self }
+    }
+
+    /// bf16 laid out with 16 rows side by side, rows and steps of 32 columns padded with zeros; what is of another dtype is
+    /// returned as it is. Every level multiplies both, with the same bits.
+    pub fn in_columns(self) -> Self {
+        if self.dtype != WeightDtype::Bf16 || self.is_in_columns {
+            return self;
+        }
+        let (rows, cols, stored) = (self.rows, self.cols, self.u16s());
+        let steps = cols.div_ceil(STEP);
+        let mut bytes = AlignedBytes::zeroed(2 * rows.next_multiple_of(PANEL) * steps * STEP);
+        bytes.as_mut().par_chunks_exact_mut((2 * PANEL * steps * STEP).max(1)).enumerate().for_each(|(panel, out)| {
+            let out = typed_mut::<u16>(out);
+            for row in panel * PANEL..rows.min((panel + 1) * PANEL) {
+                for (step, stored) in stored[row * cols..(row + 1) * cols].chunks(STEP).enumerate() {
+                    for (i, bits) in stored.iter().enumerate() {
+                        out[column_index(steps, row % PANEL, step * STEP + i)] = *bits;
+                    }
+                }
+            }
+        });
+        Self { bytes: SharedBytes::from(bytes), is_in_columns: true, ..self }
+    }
+
+    /// Whether the weight is bf16 in columns.
+    pub fn is_in_columns(&self) -> bool {
+        self.is_in_columns
     }
 
     /// How the elements are stored.
@@ -211,6 +255,14 @@ impl Weight {
             }
             return;
         }
+        if self.is_in_columns {
+            let steps = self.cols.div_ceil(STEP);
+            let panel = self.columns(row / PANEL).as_flattened();
+            for (col, out) in out.iter_mut().enumerate() {
+                *out = bf16::from_bits(panel[column_index(steps, row % PANEL, col)]).to_f32();
+            }
+            return;
+        }
         match self.dtype {
             WeightDtype::F32 => out.copy_from_slice(&self.f32s()[range]),
             WeightDtype::F16 => {
@@ -232,10 +284,18 @@ impl Weight {
         typed(self.bytes.as_slice())
     }
 
-    /// The bits of all elements; panics unless the dtype is F16 or Bf16.
+    /// The bits of all elements; panics unless the dtype is F16 or Bf16, row by row.
     pub(crate) fn u16s(&self) -> &[u16] {
-        assert!(matches!(self.dtype, WeightDtype::F16 | WeightDtype::Bf16));
+        assert!(matches!(self.dtype, WeightDtype::F16 | WeightDtype::Bf16) && !self.is_in_columns);
         typed(self.bytes.as_slice())
+    }
+
+    /// Weight rows `16 * index ..` of bf16 in columns, `[16 lanes, steps]`: each row's pair. Panics if they are not.
+    #[inline(always)]
+    pub(crate) fn columns(&self, index: usize) -> &[[u16; STEP]] {
+        assert!(self.is_in_columns);
+        let len = LANES * self.cols.div_ceil(STEP);
+        &typed::<u16>(self.bytes.as_slice()).as_chunks().0[index * len..(index + 1) * len]
     }
 
     /// Weight rows `16 * index ..`; panics unless the dtype is quantised.
@@ -243,6 +303,25 @@ impl Weight {
     pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
         let layout = self.layout.as_ref().expect("a quantised weight");
         Panel::new(layout, &self.bytes.as_slice()[index * layout.bytes()..][..layout.bytes()])
+    }
+}
+
+/// Where in a panel of `steps` steps a row has its column.
+#[inline(always)]
+fn column_index(steps: usize, row: usize, col: usize) -> usize {
+    let (step, lane, odd) = (col / STEP, col % STEP / 2, col % 2);
+    ((lane * steps + step) * PANEL + row) * 2 + odd
+}
+
+/// Whether a level has fewer registers than its 16 lanes want.
+struct HasFewRegisters;
+
+impl Kernel for HasFewRegisters {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> bool {
+        S::PARTS > 1
     }
 }
 

@@ -34,8 +34,8 @@ struct LinearSpec {
 pub(super) fn assemble(architecture: &Architecture, loader: &WeightLoader<'_>) -> Result<Parts, WeightsError> {
     let table = [architecture.vocab_size, architecture.hidden_size];
     let table_keys = "vocab_size and hidden_size";
-    let table_of = |name: &str| -> Result<Linear, WeightsError> {
-        Ok(Linear::new(name, loader.table(&format!("{name}.weight"), table, table_keys)?, None)?)
+    let table_of = |name: &str, is_multiplied| -> Result<Linear, WeightsError> {
+        Ok(Linear::new(name, loader.table(&format!("{name}.weight"), table, table_keys, is_multiplied)?, None)?)
     };
     let shape = LayerShape {
         width: architecture.hidden_size,
@@ -45,7 +45,7 @@ pub(super) fn assemble(architecture: &Architecture, loader: &WeightLoader<'_>) -
         eps: architecture.rms_norm_eps as f32,
     };
     Ok(Parts {
-        embedding: table_of("model.embed_tokens")?,
+        embedding: table_of("model.embed_tokens", architecture.tied_embeddings)?,
         layers: (0..architecture.layers)
             .map(|index| {
                 let attention = shape.attention.with_window(architecture.windows[index]);
@@ -53,7 +53,7 @@ pub(super) fn assemble(architecture: &Architecture, loader: &WeightLoader<'_>) -
             })
             .collect::<Result<_, _>>()?,
         norm: loader.vector("model.norm.weight", architecture.hidden_size, "hidden_size")?,
-        head: if architecture.tied_embeddings { None } else { Some(table_of("lm_head")?) },
+        head: if architecture.tied_embeddings { None } else { Some(table_of("lm_head", true)?) },
     })
 }
 

@@ -95,18 +95,20 @@ impl Decoder {
         dtype: impl Into<Option<WeightDtype>>,
         exec: Exec,
     ) -> Result<Self, DecoderError> {
-        Self::assembled(architecture, &WeightLoader::new(checkpoint, dtype.into()), exec)
+        let parts = assemble(&architecture, &WeightLoader::new(checkpoint, dtype.into(), &exec))?;
+        Ok(Self::assembled(architecture, parts, exec))
     }
 
     /// A decoder with made-up weights, to measure without files.
     pub fn random(architecture: Architecture, dtype: WeightDtype, exec: Exec) -> Result<Self, DecoderError> {
-        Self::assembled(architecture, &WeightLoader::random(dtype), exec)
+        let parts = assemble(&architecture, &WeightLoader::random(dtype, &exec))?;
+        Ok(Self::assembled(architecture, parts, exec))
     }
 
-    fn assembled(architecture: Architecture, loader: &WeightLoader<'_>, exec: Exec) -> Result<Self, DecoderError> {
-        let Parts { embedding, layers, norm, head } = assemble(&architecture, loader)?;
+    fn assembled(architecture: Architecture, parts: Parts, exec: Exec) -> Self {
+        let Parts { embedding, layers, norm, head } = parts;
         let rope = architecture.rope.table(architecture.head_dim);
-        Ok(Self { architecture, exec, rope, embedding, layers, norm, head })
+        Self { architecture, exec, rope, embedding, layers, norm, head }
     }
 
     pub fn architecture(&self) -> &Architecture {

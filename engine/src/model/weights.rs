@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use foretoken_kernels::{KernelError, Weight, WeightDtype};
+use foretoken_kernels::{Exec, KernelError, Weight, WeightDtype};
 use foretoken_plugin_api::DType;
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -46,35 +46,54 @@ enum Source<'a> {
 pub struct WeightLoader<'a> {
     source: Source<'a>,
     dtype: Option<WeightDtype>,
+    /// What will multiply by the matrices.
+    exec: &'a Exec,
     progress: ProgressBar,
 }
 
 impl<'a> WeightLoader<'a> {
     /// Matrices will have `dtype`. `None` keeps the types of a GGUF file as far as the kernels know them, and is bf16 for
     /// everything else. Progress is drawn on stderr, and only if that is a terminal.
-    pub fn new(checkpoint: &'a Checkpoint, dtype: Option<WeightDtype>) -> Self {
+    pub fn new(checkpoint: &'a Checkpoint, dtype: Option<WeightDtype>, exec: &'a Exec) -> Self {
         let total = checkpoint.tensors().map(|tensor| tensor.bytes.len() as u64).sum();
         let progress = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {elapsed}");
         progress.set_style(style.expect("a valid template"));
         progress.set_message(format!("loading {}", checkpoint.path().display()));
-        Self { source: Source::Checkpoint(checkpoint), dtype, progress }
+        Self { source: Source::Checkpoint(checkpoint), dtype, exec, progress }
     }
 
     /// Makes every tensor up, the same each time: matrices random, vectors all 1.
-    pub fn random(dtype: WeightDtype) -> WeightLoader<'static> {
-        WeightLoader { source: Source::Random, dtype: Some(dtype), progress: ProgressBar::hidden() }
+    pub fn random(dtype: WeightDtype, exec: &'a Exec) -> Self {
+        Self { source: Source::Random, dtype: Some(dtype), exec, progress: ProgressBar::hidden() }
     }
 
-    /// The matrix `name` of `shape`; `keys` are the config keys that the shape follows from.
+    /// The matrix `name` of `shape`, to multiply by; `keys` are the config keys that the shape follows from.
     pub fn matrix(&self, name: &str, shape: [usize; 2], keys: &'static str) -> Result<Weight, WeightsError> {
-        self.matrix_as(self.dtype, name, shape, keys)
+        self.matrix_as(self.dtype, name, shape, keys).map(|weight| self.arranged(name, weight))
     }
 
     /// The matrix of a vocabulary: where others are made q4_K it is q6_K, as is usual, since every token's rank is in it.
-    pub fn table(&self, name: &str, shape: [usize; 2], keys: &'static str) -> Result<Weight, WeightsError> {
+    /// `is_multiplied`: and not only looked up.
+    pub fn table(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        keys: &'static str,
+        is_multiplied: bool,
+    ) -> Result<Weight, WeightsError> {
         let dtype = if self.dtype == Some(WeightDtype::Q4K) { Some(WeightDtype::Q6K) } else { self.dtype };
-        self.matrix_as(dtype, name, shape, keys)
+        let table = self.matrix_as(dtype, name, shape, keys)?;
+        Ok(if is_multiplied { self.arranged(name, table) } else { table })
+    }
+
+    /// The weight as it multiplies fastest. Where that is a copy, the mapped bytes are given back.
+    fn arranged(&self, name: &str, weight: Weight) -> Weight {
+        let weight = weight.arranged(self.exec);
+        if let (Source::Checkpoint(checkpoint), true) = (&self.source, weight.is_in_columns()) {
+            checkpoint.forget(name);
+        }
+        weight
     }
 
     fn matrix_as(

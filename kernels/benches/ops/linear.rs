@@ -49,7 +49,7 @@ impl<'a> Case<'a> {
     fn new(exec: &'a Exec, linears: &'a [Linear], rows: usize) -> Self {
         let weight = linears[0].weight();
         let mut packed = PackedRows::new();
-        packed.pack(exec, weight.dtype(), weight.cols(), &machine::values(rows * weight.cols()));
+        packed.pack(exec, weight, &machine::values(rows * weight.cols()));
         Self { exec, linears, packed, out: vec![0.0; rows * weight.rows()], turn: 0 }
     }
 

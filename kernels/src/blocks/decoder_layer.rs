@@ -14,6 +14,7 @@ use crate::ops::{
     AttentionSeq, AttentionShape, LinearJob, PackedRows, RopeRows, add_rmsnorm, attention, linear, rmsnorm, rope_kv,
     swiglu,
 };
+use crate::weight::Weight;
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -189,11 +190,12 @@ impl DecoderLayer {
     }
 }
 
-/// Several linears on one input in one parallel region, as far as their dtypes agree.
+/// Several linears on one input in one parallel region, if their weights are stored alike.
 fn shared_input<const N: usize>(exec: &Exec, packed: &mut PackedRows, input: &[f32], jobs: [(&Linear, &mut [f32]); N]) {
-    let first = jobs[0].0.weight().dtype();
-    if jobs.iter().all(|(linear, _)| linear.weight().dtype() == first) {
-        packed.pack(exec, first, jobs[0].0.weight().cols(), input);
+    let first = jobs[0].0.weight();
+    let stored = |weight: &Weight| (weight.dtype(), weight.is_in_columns());
+    if jobs.iter().all(|(linear, _)| stored(linear.weight()) == stored(first)) {
+        packed.pack(exec, first, input);
         linear(exec, packed, &mut jobs.map(|(linear, out)| LinearJob { linear, out }));
     } else {
         jobs.into_iter().for_each(|(linear, out)| linear.forward(exec, input, packed, out));

@@ -59,7 +59,7 @@ impl Linear {
 
     /// `[rows, in features]` to `[rows, out features]`, packing `x` into `packed`.
     pub fn forward(&self, exec: &Exec, x: &[f32], packed: &mut PackedRows, out: &mut [f32]) {
-        packed.pack(exec, self.weight.dtype(), self.weight.cols(), x);
+        packed.pack(exec, &self.weight, x);
         linear(exec, packed, &mut [LinearJob { linear: self, out }]);
     }
 }

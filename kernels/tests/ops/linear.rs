@@ -61,6 +61,32 @@ fn rows_do_not_depend_on_their_batch() {
     }
 }
 
+/// bf16 in columns: the bits of rows, for every remainder of chunks, at every level; and the values.
+#[test]
+fn columns_keep_the_bits_of_rows() {
+    for shape in [[1, 1], [5, 16], [37, 100], [83, 131], [130, 95], [64, 32]] {
+        let rows = made(WeightDtype::Bf16, shape, 3);
+        let bias = rows.bias().map(<[f32]>::to_vec);
+        let columns = Linear::new("test", rows.weight().clone().in_columns(), bias).unwrap();
+        assert!(columns.weight().is_in_columns() && !rows.weight().is_in_columns());
+        for row in 0..shape[0] {
+            let (mut want, mut got) = (vec![0.0; shape[1]], vec![1.0; shape[1]]);
+            rows.weight().row_f32(row, &mut want);
+            columns.weight().row_f32(row, &mut got);
+            assert_eq!(bits(&got), bits(&want), "row {row} of {shape:?}");
+        }
+        let x = values(5, 64 * shape[1]);
+        for exec in levels_and_threads() {
+            for count in (1..=17).chain([47, 64]) {
+                let x = &x[..count * shape[1]];
+                assert_eq!(bits(&run(&exec, &columns, x)), bits(&run(&exec, &rows, x)), "{exec:?} {shape:?} {count}");
+            }
+        }
+    }
+    let q8_0 = made(WeightDtype::Q8_0, [5, 16], 3).weight().clone().in_columns();
+    assert!(!q8_0.is_in_columns());
+}
+
 #[test]
 fn weights_that_share_a_region_keep_their_bits() {
     for exec in levels_and_threads() {
@@ -68,7 +94,7 @@ fn weights_that_share_a_region_keep_their_bits() {
             let layers = [200, 33, 7].map(|outs| made(dtype, [outs, 72], outs as u64));
             let x = values(9, 6 * 72);
             let mut packed = PackedRows::new();
-            packed.pack(&exec, dtype, 72, &x);
+            packed.pack(&exec, layers[0].weight(), &x);
             let mut outs = layers.each_ref().map(|layer| vec![0.0; 6 * layer.weight().rows()]);
             let mut jobs = Vec::new();
             for (linear, out) in layers.iter().zip(&mut outs) {

@@ -20,7 +20,9 @@ impl Kernel for Embed<'_> {
         for (token, out) in self.tokens.iter().zip(self.out.chunks_exact_mut(width)) {
             let token = *token as usize;
             match self.table.dtype() {
-                WeightDtype::Bf16 => widen::<S>(&self.table.u16s()[token * width..(token + 1) * width], out),
+                WeightDtype::Bf16 if !self.table.is_in_columns() => {
+                    widen::<S>(&self.table.u16s()[token * width..(token + 1) * width], out)
+                }
                 _ => self.table.row_f32(token, out),
             }
         }

@@ -1,7 +1,6 @@
 //! A task of the linear: a block of weight rows times all packed input rows.
 //!
-//! Weights that lie row by row are walked by `rows`, or by `columns` where there are many inputs; quantised ones by
-//! `panels`.
+//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns`, quantised ones by `panels`.
 
 mod columns;
 mod format;
@@ -32,10 +31,11 @@ impl Kernel for WeightBlock<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        match self.linear.weight().dtype().is_quantised() {
-            true => self.walk_panels::<S>(),
-            false if self.x.is_columns() => self.walk_columns::<S>(),
-            false => self.walk_rows::<S>(),
+        let weight = self.linear.weight();
+        match (weight.dtype().is_quantised(), weight.is_in_columns()) {
+            (true, _) => self.walk_panels::<S>(),
+            (_, true) => self.walk_columns::<S>(),
+            _ => self.walk_rows::<S>(),
         }
     }
 }

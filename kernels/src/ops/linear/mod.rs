@@ -5,7 +5,7 @@
 //! a register tile shares each loaded vector. Inputs are packed once ([`PackedRows`]) and serve several weights in
 //! one parallel region (q, k and v; gate and up).
 //!
-//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`), or
+//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`, `columns`), or
 //! one sum over ascending blocks of k (`panels`, for quantised weights), whatever tile it falls in. A split over k would balance better for small weights, and is what this rules out.
 
 mod cpu;
@@ -86,7 +86,8 @@ impl<'a> Part<'a> {
     fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize, most: (usize, usize)) -> Self {
         let weight = job.linear.weight();
         assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
-        assert_eq!(weight.dtype(), x.dtype(), "dtype of the weight and that the rows were packed for");
+        let (packed, stored) = ((x.dtype(), x.is_columns()), (weight.dtype(), weight.is_in_columns()));
+        assert_eq!(stored, packed, "dtype of the weight (and whether in columns), and what the rows were packed for");
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
         let (most_bytes, most_rows) = most;

@@ -3,8 +3,8 @@
 //! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
 //! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
-//! steps, so no kernel has a tail on the input's side. Many rows for bf16 weights, at a level with few registers, are laid
-//! side by side, six by six: lane by lane of the sums, step by step, the evens and the odds as f32 (`columns`).
+//! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, up to 5 rows lie side by side: lane by
+//! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs.
 
 use super::cpu::NOTES;
 use crate::exec::Exec;
@@ -13,12 +13,11 @@ use crate::quant::BlockFormat;
 use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
-use crate::weight::WeightDtype;
+use crate::weight::{Weight, WeightDtype};
+use std::ops::Range;
 
-/// Input rows that lie side by side in columns.
-pub(super) const COLUMN_ROWS: usize = 6;
-/// Rows from which columns pay for laying out the weights.
-const MANY_ROWS: usize = 48;
+/// Most input rows that lie side by side in columns.
+const COLUMN_ROWS: usize = 5;
 
 /// Packed inputs `[rows, cols]`; a buffer that grows once and is reused.
 #[derive(Debug)]
@@ -45,30 +44,31 @@ impl PackedRows {
         Self::default()
     }
 
-    /// Packs `x` (`[rows, cols]`) for weights of `dtype`, at the level of `exec`.
-    pub fn pack(&mut self, exec: &Exec, dtype: WeightDtype, cols: usize, x: &[f32]) {
+    /// Packs `x` (`[rows, cols]`) for weights of the dtype, columns and layout of `weight`, at the level of `exec`.
+    pub fn pack(&mut self, exec: &Exec, weight: &Weight, x: &[f32]) {
         let _timer = exec.time(Op::Pack);
+        let (dtype, cols) = (weight.dtype(), weight.cols());
         assert!(cols > 0 && x.len().is_multiple_of(cols), "x must be [rows, cols]: {} values, {cols} cols", x.len());
         (self.dtype, self.simd, self.cols, self.rows) = (dtype, exec.simd(), cols, x.len() / cols);
-        self.is_columns = self.rows >= MANY_ROWS && dtype == WeightDtype::Bf16 && dispatch(self.simd, HasParts);
-        self.row_lines = match self.is_columns {
-            true => 2 * cols.div_ceil(2 * LANES),
-            false => apart(dispatch(self.simd, RowLines { dtype, cols })),
-        };
+        self.is_columns = weight.is_in_columns();
+        let lines = dispatch(self.simd, RowLines { dtype, cols, is_columns: self.is_columns });
+        self.row_lines = if self.is_columns { lines } else { apart(lines) };
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
-        let shared = SharedMut::new(&mut self.lines);
         if self.is_columns {
-            let rows = self.rows;
-            exec.for_rows(rows.div_ceil(COLUMN_ROWS), COLUMN_ROWS * cols, &|blocks| {
-                let rows = blocks.start * COLUMN_ROWS..rows.min(blocks.end * COLUMN_ROWS);
-                // SAFETY: parts are disjoint ranges of blocks of rows, and so of lines.
-                let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
-                let x = &x[rows.start * cols..rows.end * cols];
-                dispatch(exec.simd(), PackColumns { x, cols, lines, row_lines });
+            let (chunks, rows) = (Chunks(self.rows), self.rows);
+            let shared = SharedMut::new(&mut self.lines);
+            exec.for_rows(chunks.count(), rows.div_ceil(chunks.count().max(1)) * cols, &|part| {
+                for chunk in part {
+                    let rows = chunks.get(chunk);
+                    // SAFETY: chunks are disjoint ranges of rows, and so of lines.
+                    let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
+                    dispatch(exec.simd(), PackColumns { x: &x[rows.start * cols..rows.end * cols], cols, lines });
+                }
             });
             return;
         }
+        let shared = SharedMut::new(&mut self.lines);
         exec.for_rows(x.len() / cols, cols, &|rows| {
             // SAFETY: parts are disjoint ranges of rows, and so of lines.
             let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
@@ -96,15 +96,24 @@ impl PackedRows {
         self.simd
     }
 
-    /// Whether rows lie side by side.
+    /// Whether rows lie side by side, for weights in columns.
     pub(super) fn is_columns(&self) -> bool {
         self.is_columns
     }
 
-    /// If so, the `count` rows from `first` on, where a block of rows starts: `[16 lanes, steps, even or odd, count]`.
+    /// How many chunks of rows lie side by side.
+    pub(super) fn chunks(&self) -> usize {
+        Chunks(self.rows).count()
+    }
+
+    /// The rows of a chunk.
+    pub(super) fn chunk(&self, index: usize) -> Range<usize> {
+        Chunks(self.rows).get(index)
+    }
+
+    /// The chunk of `count` rows from `first` on: `[16 lanes, steps, even or odd, count]`.
     #[inline(always)]
     pub(super) fn columns(&self, first: usize, count: usize) -> &[f32] {
-        assert!(self.is_columns && first.is_multiple_of(COLUMN_ROWS) && count == (self.rows - first).min(COLUMN_ROWS));
         let lines = &self.lines[first * self.row_lines..(first + count) * self.row_lines];
         // SAFETY: a `Line` is 16 f32 without padding.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES) }
@@ -121,24 +130,27 @@ fn apart(lines: usize) -> usize {
     if lines.is_multiple_of(8) { lines + 3 } else { lines }
 }
 
-/// Whether a level has fewer registers than its 16 lanes want.
-struct HasParts;
+/// As few chunks of at most 5 as hold so many rows, as even as they can be.
+#[derive(Clone, Copy)]
+struct Chunks(usize);
 
-impl Kernel for HasParts {
-    type Output = bool;
+impl Chunks {
+    fn count(self) -> usize {
+        self.0.div_ceil(COLUMN_ROWS)
+    }
 
-    #[inline(always)]
-    fn run<S: Simd>(self) -> bool {
-        S::PARTS > 1
+    fn get(self, index: usize) -> Range<usize> {
+        let (len, longer) = (self.0 / self.count(), self.0 % self.count());
+        let start = |index: usize| index * len + index.min(longer);
+        start(index)..start(index + 1)
     }
 }
 
-/// Whole blocks of rows, and the last one.
+/// One chunk of rows, side by side.
 struct PackColumns<'a> {
     x: &'a [f32],
     cols: usize,
     lines: &'a mut [Line],
-    row_lines: usize,
 }
 
 impl Kernel for PackColumns<'_> {
@@ -146,18 +158,38 @@ impl Kernel for PackColumns<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
+        match self.x.len() / self.cols {
+            1 => self.chunk::<S, 1>(),
+            2 => self.chunk::<S, 2>(),
+            3 => self.chunk::<S, 3>(),
+            4 => self.chunk::<S, 4>(),
+            _ => self.chunk::<S, COLUMN_ROWS>(),
+        }
+    }
+}
+
+impl PackColumns<'_> {
+    #[inline(always)]
+    fn chunk<S: Simd, const N: usize>(self) {
         let steps = self.cols.div_ceil(2 * LANES);
-        let blocks = self.lines.chunks_mut(COLUMN_ROWS * self.row_lines);
-        for (x, lines) in self.x.chunks(COLUMN_ROWS * self.cols).zip(blocks) {
-            let rows = x.len() / self.cols;
-            // SAFETY: a `Line` is 16 f32 without padding.
-            let out: &mut [f32] =
-                unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) };
-            for (row, x) in x.chunks_exact(self.cols).enumerate() {
-                for (step, x) in x.chunks(2 * LANES).enumerate() {
-                    for (i, bits) in round_pairs::<S>(x).as_flattened().iter().enumerate() {
-                        let (lane, odd) = (i / 2, i % 2);
-                        out[((lane * steps + step) * 2 + odd) * rows + row] = f32::from_bits(u32::from(*bits) << 16);
+        // SAFETY: a `Line` is 16 f32 without padding.
+        let out: &mut [f32] =
+            unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.lines.len() * LANES) };
+        let out = out.as_chunks_mut::<N>().0;
+        for step in 0..steps {
+            let from = step * 2 * LANES;
+            let mut bits = [[[0; LANES]; 2]; N];
+            for n in 0..N {
+                bits[n] = round_pairs::<S>(&self.x[n * self.cols..][from..self.cols.min(from + 2 * LANES)]);
+            }
+            for lane in 0..LANES {
+                let at = (lane * steps + step) * S::HALVES;
+                let out = &mut out[at..at + S::HALVES];
+                for n in 0..N {
+                    let pair = |odd: usize| u32::from(bits[n].as_flattened()[2 * lane + odd]) << 16;
+                    out[0][n] = f32::from_bits(if S::HALVES == 1 { pair(0) >> 16 | pair(1) } else { pair(0) });
+                    if S::HALVES > 1 {
+                        out[1][n] = f32::from_bits(pair(1));
                     }
                 }
             }
@@ -169,6 +201,7 @@ impl Kernel for PackColumns<'_> {
 struct RowLines {
     dtype: WeightDtype,
     cols: usize,
+    is_columns: bool,
 }
 
 impl Kernel for RowLines {
@@ -180,6 +213,7 @@ impl Kernel for RowLines {
         match input_layout::<S>(self.dtype) {
             Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
             None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
+            None if self.is_columns => S::HALVES * self.cols.div_ceil(2 * LANES),
             None => S::INPUT_LINES * self.cols.div_ceil(2 * LANES),
         }
     }

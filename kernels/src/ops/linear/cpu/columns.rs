@@ -1,111 +1,78 @@
-//! A block of bf16 weight rows times many input rows, at a level with few registers.
+//! A block of bf16 weights in columns times all packed input rows.
 //!
-//! A tile of rows by rows loads 7 vectors for 12 multiply-adds there and widens each. Here 16 weight rows lie side by
-//! side, as a panel that is laid out once for all inputs, so that a loaded vector serves 6 inputs and the inputs need no
-//! widening: fewer loads, half of the instructions, a fifth of the traffic from the second-level cache. It is the tile of
-//! every dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008), but for
-//! the order: an element is still one 16-lane sum over ascending k and one horizontal sum, bit for bit that of `rows`.
-//! So lanes are summed one after the other, each with all registers, and folded at the end.
+//! A tile of rows by rows loads 7 vectors for 12 multiply-adds where registers are few, and widens each. Here 16 weight
+//! rows lie side by side, as `Weight::in_columns` laid them, so that a loaded vector serves up to 5 inputs and the inputs
+//! need no widening: fewer loads, half of the instructions, a fifth of the traffic from the second-level cache. It is the
+//! tile of every dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008),
+//! but for the order: an element is still one 16-lane sum over ascending k and one horizontal sum, bit for bit that of
+//! `rows`. So lanes are summed one after the other, each with all registers, and folded at the end.
 
-use super::WeightBlock;
-use crate::ops::linear::pack::COLUMN_ROWS;
+use super::{AHEAD, WeightBlock};
+use crate::quant::PANEL;
 use crate::simd::{LANES, Line, MOST_PARTS, Simd};
-use std::cell::RefCell;
 
-/// Weight rows of a panel.
-const PANEL_ROWS: usize = LANES;
-
-thread_local! {
-    /// The panel, `[16 lanes, steps]` lines of 16 weight rows' pairs of bf16; grows once and is reused.
-    static PANEL: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
-}
+/// The pairs of 16 weight rows in one lane of one step.
+type Pairs = [u16; 2 * LANES];
 
 impl WeightBlock<'_> {
-    /// The block, if its inputs are packed for this.
+    /// The block, if its weights are in columns.
     #[inline(always)]
     pub(super) fn walk_columns<S: Simd>(&self) {
-        // At other levels it would only be dead code.
-        if S::PARTS == 1 {
-            return;
-        }
-        let steps = self.x.cols().div_ceil(2 * LANES);
-        // Not lent to a closure: what must have the level's instructions must be inlined.
-        let mut panel = PANEL.take();
-        if panel.len() < LANES * steps {
-            panel.resize(LANES * steps, Line([0.0; LANES]));
-        }
-        let panel_lines = &mut panel[..LANES * steps];
-        for row in self.rows.clone().step_by(PANEL_ROWS) {
-            let rows = self.rows.end.min(row + PANEL_ROWS) - row;
-            self.lay_out::<S>(row, rows, steps, panel_lines);
-            for first in (0..self.x.rows()).step_by(COLUMN_ROWS) {
-                match self.x.rows() - first {
-                    1 => self.columns::<S, 1>(row, rows, first, panel_lines),
-                    2 => self.columns::<S, 2>(row, rows, first, panel_lines),
-                    3 => self.columns::<S, 3>(row, rows, first, panel_lines),
-                    4 => self.columns::<S, 4>(row, rows, first, panel_lines),
-                    5 => self.columns::<S, 5>(row, rows, first, panel_lines),
-                    _ => self.columns::<S, COLUMN_ROWS>(row, rows, first, panel_lines),
+        for row in self.rows.clone().step_by(PANEL) {
+            let panel = self.linear.weight().columns(row / PANEL);
+            for chunk in 0..self.x.chunks() {
+                let rows = self.x.chunk(chunk);
+                match rows.len() {
+                    // The sums of few inputs would wait for each other: they take several lanes at once.
+                    1 => self.columns::<S, 1, 4>(row, rows.start, panel),
+                    2 => self.columns::<S, 2, 2>(row, rows.start, panel),
+                    3 => self.columns::<S, 3, 1>(row, rows.start, panel),
+                    4 => self.columns::<S, 4, 1>(row, rows.start, panel),
+                    _ => self.columns::<S, 5, 1>(row, rows.start, panel),
                 }
-            }
-        }
-        PANEL.set(panel);
-    }
-
-    /// Turns `rows` weight rows from `row` on into a panel; the others of 16 are zeros.
-    #[inline(always)]
-    fn lay_out<S: Simd>(&self, row: usize, rows: usize, steps: usize, panel: &mut [Line]) {
-        let cols = self.x.cols();
-        let weights = &self.linear.weight().u16s()[row * cols..(row + rows) * cols];
-        for step in 0..steps {
-            let mut pairs = [[0.0; LANES]; LANES];
-            let from = step * 2 * LANES;
-            let len = (cols - from).min(2 * LANES);
-            for (weights, pairs) in weights.chunks_exact(cols).zip(&mut pairs) {
-                S::prefetch(weights.as_ptr().wrapping_add(from + cols * PANEL_ROWS).cast());
-                let (whole, rest) = weights[from..from + len].as_chunks::<2>();
-                for (pair, [even, odd]) in pairs.iter_mut().zip(whole) {
-                    *pair = f32::from_bits(u32::from(*even) | u32::from(*odd) << 16);
-                }
-                if let [even] = rest {
-                    pairs[whole.len()] = f32::from_bits(u32::from(*even));
-                }
-            }
-            let mut turned = [[0.0; LANES]; LANES];
-            S::transpose(&pairs, &mut turned);
-            for (lane, turned) in turned.into_iter().enumerate() {
-                panel[lane * steps + step].0 = turned;
             }
         }
     }
 
-    /// The panel of `rows` weight rows from `row` on times N input rows from `first` on.
+    /// The panel of weight rows from `row` on times N input rows from `first` on, L lanes at a time.
     #[inline(always)]
-    fn columns<S: Simd, const N: usize>(&self, row: usize, rows: usize, first: usize, panel: &[Line]) {
-        let inputs = self.x.columns(first, N);
+    fn columns<S: Simd, const N: usize, const L: usize>(&self, row: usize, first: usize, panel: &[Pairs]) {
         let steps = panel.len() / LANES;
-        assert!(inputs.len() == panel.len() * 2 * N);
+        let inputs = self.x.columns(first, N).as_chunks::<N>().0;
+        assert!(panel.len() == LANES * steps && inputs.len() == panel.len() * S::HALVES);
+        let ahead = if L == 1 { AHEAD } else { L * size_of_val(&panel[..steps]) };
         let mut lanes = [[Line([0.0; LANES]); N]; LANES];
-        for (lane, sums) in lanes.iter_mut().enumerate() {
-            let panel = &panel[lane * steps..(lane + 1) * steps];
-            let inputs = inputs[lane * steps * 2 * N..(lane + 1) * steps * 2 * N].as_chunks::<N>().0;
-            let mut registers = [[S::splat_part(0.0); MOST_PARTS]; N];
-            for (step, pairs) in panel.iter().enumerate() {
-                for half in 0..2 {
-                    let weights = [S::load_half(pairs.u16s(), 0, half), S::load_half(pairs.u16s(), 1, half)];
-                    // SAFETY: by the assertion there are N evens and N odds for each of the lane's steps.
-                    let inputs = unsafe { inputs.get_unchecked(2 * step + half) };
-                    for n in 0..N {
-                        let input = S::splat_half(inputs[n]);
-                        for part in 0..MOST_PARTS {
-                            registers[n][part] = S::dot_half(registers[n][part], weights[part], input);
+        for lane in (0..LANES).step_by(L) {
+            let mut registers = [[[S::splat_part(0.0); MOST_PARTS]; N]; L];
+            for step in 0..steps {
+                for l in 0..L {
+                    let at = (lane + l) * steps + step;
+                    // SAFETY: by the assertion there are pairs for each step of 16 lanes, and HALVES times N inputs.
+                    let pairs = unsafe { panel.get_unchecked(at) };
+                    if first == 0 {
+                        S::prefetch(pairs.as_ptr().cast::<u8>().wrapping_add(ahead));
+                    }
+                    for half in 0..S::HALVES {
+                        // SAFETY: as above.
+                        let inputs = unsafe { inputs.get_unchecked(S::HALVES * at + half) };
+                        let mut weights = [S::load_half(pairs, 0, half); MOST_PARTS];
+                        for part in 1..S::PARTS {
+                            weights[part] = S::load_half(pairs, part, half);
+                        }
+                        for n in 0..N {
+                            let input = S::splat_half(inputs[n]);
+                            for part in 0..S::PARTS {
+                                registers[l][n][part] = S::dot_half(registers[l][n][part], weights[part], input);
+                            }
                         }
                     }
                 }
             }
-            for n in 0..N {
-                for part in 0..MOST_PARTS {
-                    S::store_part(registers[n][part], &mut sums[n].0, part);
+            for l in 0..L {
+                for n in 0..N {
+                    for part in 0..S::PARTS {
+                        S::store_part(registers[l][n][part], &mut lanes[lane + l][n].0, part);
+                    }
                 }
             }
         }
@@ -120,10 +87,11 @@ impl WeightBlock<'_> {
             }
             width /= 2;
         }
-        let outs = self.linear.weight().rows();
+        let (outs, rows) = (self.linear.weight().rows(), row..self.rows.end.min(row + PANEL));
         for (n, sums) in lanes[0].iter().enumerate() {
+            let start = (first + n) * outs;
             // SAFETY: these are rows of this task's block of weights, so these columns are its own.
-            let out = unsafe { self.out.range((first + n) * outs + row..(first + n) * outs + row + rows) };
+            let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
             for (i, (out, sum)) in out.iter_mut().zip(sums.0).enumerate() {
                 *out = sum + self.linear.bias().map_or(0.0, |bias| bias[row + i]);
             }
