@@ -1,6 +1,6 @@
 //! `compare`: the same prompts through several configs, side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -55,7 +55,7 @@ pub fn compare(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         eprintln!("{too_long} of {all} prompts are too long for the context and left out");
     }
     take_turns(args, &mut contenders, &lines)?;
-    let categories: Vec<&str> = lines.iter().filter_map(|line| line.category.as_deref()).collect();
+    let categories: BTreeSet<&str> = lines.iter().filter_map(|line| line.category.as_deref()).collect();
     let report = Report {
         prompts: lines.len(),
         too_long,
@@ -137,7 +137,7 @@ fn take_turns(args: &CompareArgs, contenders: &mut [Contender], lines: &[Line]) 
     Ok(())
 }
 
-fn config_report(contender: &Contender, first: &Contender, categories: &[&str]) -> ConfigReport {
+fn config_report(contender: &Contender, first: &Contender, categories: &BTreeSet<&str>) -> ConfigReport {
     let of = |&category: &&str| (category.to_owned(), contender.score(first, Some(category)));
     ConfigReport {
         config: contender.name.clone(),

@@ -5,8 +5,9 @@
 //! a register tile shares each loaded vector. Inputs are packed once ([`PackedRows`]) and serve several weights in
 //! one parallel region (q, k and v; gate and up).
 //!
-//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`, `columns`), or
-//! one sum over ascending blocks of k (`panels`, for quantised weights), whatever tile it falls in. A split over k would balance better for small weights, and is what this rules out.
+//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`,
+//! `columns`), or one sum over ascending blocks of k (`panels`, for quantised weights), whatever tile it falls in. A split
+//! over k would balance better for small weights, and is what this rules out.
 
 mod cpu;
 mod pack;

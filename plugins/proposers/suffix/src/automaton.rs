@@ -7,7 +7,6 @@
 //! a depth (as SuffixDecoding's own implementation has), costs that depth in time and memory for each token.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use foretoken_plugin_api::Token;
 
@@ -64,7 +63,7 @@ pub struct Automaton {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     /// (state, token) -> edge, of states with more than `LISTED` edges.
-    hashed: HashMap<u64, u32, BuildHasherDefault<Mix>>,
+    hashed: HashMap<(u32, Token), u32>,
     last: u32,
 }
 
@@ -149,7 +148,7 @@ impl Automaton {
 
     /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
-        let hashed = self.hashed.capacity() * (size_of::<(u64, u32)>() + 1);
+        let hashed = self.hashed.capacity() * (size_of::<((u32, Token), u32)>() + 1);
         self.nodes.capacity() * size_of::<Node>() + self.edges.capacity() * size_of::<Edge>() + hashed
     }
 
@@ -171,7 +170,7 @@ impl Automaton {
     /// The edge of a state by a token.
     fn edge(&self, state: u32, token: Token) -> Option<u32> {
         if self.node(state).edges > LISTED {
-            return self.hashed.get(&key(state, token)).copied();
+            return self.hashed.get(&(state, token)).copied();
         }
         let mut at = self.node(state).first;
         while at != NONE && self.edges[at as usize].token != token {
@@ -189,11 +188,11 @@ impl Automaton {
             let mut listed = at;
             while listed != NONE {
                 let Edge { token, next, .. } = self.edges[listed as usize];
-                self.hashed.insert(key(state, token), listed);
+                self.hashed.insert((state, token), listed);
                 listed = next;
             }
         } else if node.edges > LISTED {
-            self.hashed.insert(key(state, edge.token), at);
+            self.hashed.insert((state, edge.token), at);
         }
         self.count(state, at, edge.count);
     }
@@ -239,30 +238,5 @@ impl Automaton {
             (at, visited) = (self.node(at).link, visited + 1);
         }
         (split, visited)
-    }
-}
-
-fn key(state: u32, token: Token) -> u64 {
-    u64::from(state) << 32 | u64::from(token)
-}
-
-/// SplitMix64's step, of one number.
-#[derive(Debug, Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(self.0 ^ u64::from(byte)));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        self.0 = value ^ value >> 31;
     }
 }

@@ -6,9 +6,7 @@
 
 use std::collections::HashMap;
 
-use foretoken_plugin_api::{
-    CommitBatch, Drafts, Error, Host, Needs, NodeId, ProposeBatch, Proposer, Result, SeqId, Token,
-};
+use foretoken_plugin_api::{CommitBatch, Drafts, Error, Host, Needs, ProposeBatch, Proposer, Result, SeqId, Token};
 
 use crate::SuffixOptions;
 use crate::automaton::{Automaton, State};
@@ -25,7 +23,6 @@ pub struct Suffix {
     sequences: HashMap<SeqId, Text>,
     outputs: Outputs,
     guesser: Guesser,
-    nodes: Vec<NodeId>,
 }
 
 /// One sequence.
@@ -73,12 +70,11 @@ impl Proposer for Suffix {
             sequences: HashMap::new(),
             outputs: Outputs::new(max_shared_mb << 20),
             guesser: Guesser::default(),
-            nodes: Vec::new(),
         })
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
-        let Self { limits, guesser, outputs, nodes, .. } = self;
+        let Self { limits, guesser, outputs, .. } = self;
         for (number, sequence) in batch.sequences().iter().enumerate() {
             let most = self.max_draft.min(sequence.budget as usize).min(drafts.remaining(number));
             if most == 0 {
@@ -94,9 +90,8 @@ impl Proposer for Suffix {
             for (automaton, found) in outputs.find(&mut text.place, tokens) {
                 consider(guesser, (automaton, found.state), found.len, most, limits);
             }
-            nodes.clear();
             for &(parent, token) in &guesser.best().nodes {
-                nodes.push(drafts.push(number, parent.map(|parent| nodes[parent as usize]), token)?);
+                drafts.push(number, parent, token)?;
             }
         }
         Ok(())
