@@ -80,8 +80,6 @@ pub struct Weight {
     is_in_columns: bool,
 }
 
-/// Bytes from which a weight is laid out in columns.
-const LARGE: usize = 1 << 20;
 /// bf16 of a step of 16 lanes, each of which takes a pair.
 const STEP: usize = 2 * LANES;
 
@@ -189,11 +187,9 @@ impl Weight {
         Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: Some(layout), is_in_columns: false }
     }
 
-    /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in columns where registers are few,
-    /// unless the weight is so small that folding 16 lanes for each of its few steps shows.
+    /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in columns where registers are few.
     pub fn arranged(self, exec: &Exec) -> Self {
-        let is_large = self.byte_len() >= LARGE;
-        if is_large && dispatch(exec.simd(), HasFewRegisters) { self.in_columns() } else { self }
+        if dispatch(exec.simd(), HasFewRegisters) { self.in_columns() } else { self }
     }
 
     /// bf16 laid out with 16 rows side by side, rows and steps of 32 columns padded with zeros; what is of another dtype is
@@ -310,8 +306,12 @@ impl Weight {
 #[inline(always)]
 fn column_index(steps: usize, row: usize, col: usize) -> usize {
     let (step, lane, odd) = (col / STEP, col % STEP / 2, col % 2);
-    ((lane * steps + step) * PANEL + row) * 2 + odd
+    ((COLUMN_OF_LANE[lane] * steps + step) * PANEL + row) * 2 + odd
 }
+
+/// Where each lane of the sums lies in columns: its bits reversed, so that the lanes that the horizontal sum adds first are
+/// neighbours, and the sum can fold as it goes.
+pub(crate) const COLUMN_OF_LANE: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
 /// Whether a level has fewer registers than its 16 lanes want.
 struct HasFewRegisters;

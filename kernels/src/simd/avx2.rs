@@ -5,7 +5,6 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::avx2_tile::tile;
 use super::{Kernel, LANES, Line, Simd, Square};
 use std::arch::x86_64::*;
 
@@ -60,6 +59,21 @@ fn widen(words: &[u16; 16], half: usize) -> __m256 {
             0 => _mm256_slli_epi32::<16>(words),
             _ => _mm256_and_si256(words, _mm256_set1_epi32(-65536)),
         })
+    }
+}
+
+/// 8 f32 as bf16 in the lower halves of double words: nearest even, NaN kept quiet.
+#[inline(always)]
+fn to_bf16(value: __m256) -> __m256i {
+    // SAFETY: called only inside `run`, so the processor has AVX2.
+    unsafe {
+        let bits = _mm256_castps_si256(value);
+        let upper = _mm256_srli_epi32::<16>(bits);
+        let to_even = _mm256_add_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7fff));
+        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, to_even));
+        let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+        let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+        _mm256_blendv_epi8(rounded, quiet, is_nan)
     }
 }
 
@@ -142,9 +156,12 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn store_bf16(value: Lanes, to: &mut [u16; LANES]) {
-        let mut lanes = [0.0; LANES];
-        Self::store(value, &mut lanes);
-        super::portable::Portable::store_bf16(lanes, to);
+        // SAFETY: AVX2 as above; the store fills exactly the 16 elements.
+        unsafe {
+            // Within 128-bit lanes, so the quarters come out as 0 2 1 3.
+            let packed = _mm256_packus_epi32(to_bf16(value[0]), to_bf16(value[1]));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
     }
     #[inline(always)]
     fn load_f16(from: &[u16; LANES]) -> Lanes {
@@ -220,40 +237,6 @@ impl Simd for Avx2 {
     fn prefetch(address: *const u8) {
         // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn bf16_tile(
-        weights: [*const u8; 3],
-        inputs: [*const u8; 4],
-        steps: usize,
-        sums: &mut [[Line; 4]; 3],
-    ) -> bool {
-        /// Steps after which the other half of the lanes follows, so that what it reads is still in the first-level
-        /// cache.
-        const STRETCH: usize = 32;
-        let row_bytes = weights[1].addr().wrapping_sub(weights[0].addr());
-        for first in (0..steps).step_by(STRETCH) {
-            for part in 0..2 {
-                let mut registers = [[Self::load_part(&sums[0][0].0, part); 4]; 3];
-                for m in 0..3 {
-                    for n in 0..4 {
-                        registers[m][n] = Self::load_part(&sums[m][n].0, part);
-                    }
-                }
-                let offset = first * 64 + part * 32;
-                let weights = [0, 1, 2].map(|m: usize| weights[m].wrapping_add(offset));
-                let inputs = [0, 1, 2, 3].map(|n: usize| inputs[n].wrapping_add(offset));
-                // SAFETY: AVX2 and FMA by the level's contract; the offsets stay within the bytes that this function's
-                // caller promises.
-                unsafe { tile(weights, inputs, STRETCH.min(steps - first), 3 * row_bytes, &mut registers) }
-                for m in 0..3 {
-                    for n in 0..4 {
-                        Self::store_part(registers[m][n], &mut sums[m][n].0, part);
-                    }
-                }
-            }
-        }
-        true
     }
     #[inline(always)]
     fn dot_half(acc: __m256, a: __m256, b: __m256) -> __m256 {

@@ -9,7 +9,6 @@
 //! level its own oracle.
 
 mod avx2;
-mod avx2_tile;
 mod avx512;
 pub(crate) mod int8;
 mod level;
@@ -116,20 +115,6 @@ pub(crate) trait Simd: int8::Int8 {
     fn transpose(from: &Square, to: &mut Square);
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
-    /// `steps` steps of a tile of 3 weight rows by 4 input rows of bf16, both as they lie in memory, added to the sums;
-    /// false if the level leaves that to the compiler.
-    ///
-    /// # Safety
-    /// Every pointer must have `steps` times 32 readable bf16.
-    #[inline(always)]
-    unsafe fn bf16_tile(
-        _weights: [*const u8; 3],
-        _inputs: [*const u8; 4],
-        _steps: usize,
-        _sums: &mut [[Line; 4]; 3],
-    ) -> bool {
-        false
-    }
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
     fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;
 }

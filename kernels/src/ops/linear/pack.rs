@@ -13,7 +13,7 @@ use crate::quant::BlockFormat;
 use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
-use crate::weight::{Weight, WeightDtype};
+use crate::weight::{COLUMN_OF_LANE, Weight, WeightDtype};
 use std::ops::Range;
 
 /// Most input rows that lie side by side in columns.
@@ -183,13 +183,13 @@ impl PackColumns<'_> {
                 bits[n] = round_pairs::<S>(&self.x[n * self.cols..][from..self.cols.min(from + 2 * LANES)]);
             }
             for lane in 0..LANES {
-                let at = (lane * steps + step) * S::HALVES;
+                let at = (COLUMN_OF_LANE[lane] * steps + step) * S::HALVES;
                 let out = &mut out[at..at + S::HALVES];
                 for n in 0..N {
-                    let pair = |odd: usize| u32::from(bits[n].as_flattened()[2 * lane + odd]) << 16;
-                    out[0][n] = f32::from_bits(if S::HALVES == 1 { pair(0) >> 16 | pair(1) } else { pair(0) });
-                    if S::HALVES > 1 {
-                        out[1][n] = f32::from_bits(pair(1));
+                    let [even, odd] = [0, 1].map(|odd| u32::from(bits[n].as_flattened()[2 * lane + odd]));
+                    match S::HALVES {
+                        1 => out[0][n] = f32::from_bits(even | odd << 16),
+                        _ => (out[0][n], out[1][n]) = (f32::from_bits(even << 16), f32::from_bits(odd << 16)),
                     }
                 }
             }

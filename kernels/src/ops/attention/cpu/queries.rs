@@ -74,7 +74,7 @@ impl<'a> Queries<'a> {
         match &tile.values {
             Values::Widened(values) => self.add_values::<S, _, N>(at, &weights, tokens, values),
             // Only few queries come with these.
-            Values::Bf16(_) if N > FEW => {}
+            Values::Bf16(_) if N > FEW => unreachable!("only few queries read values as stored"),
             Values::Bf16(values) => self.add_values::<S, _, N>(at, &weights, tokens, values),
         }
         N

@@ -5,7 +5,8 @@
 //! need no widening: fewer loads, half of the instructions, a fifth of the traffic from the second-level cache. It is the
 //! tile of every dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008),
 //! but for the order: an element is still one 16-lane sum over ascending k and one horizontal sum, bit for bit that of
-//! `rows`. So lanes are summed one after the other, each with all registers, and folded at the end.
+//! `rows`. So lanes are summed one after the other, each with all registers, in the order in which the
+//! horizontal sum folds them.
 
 use super::{AHEAD, WeightBlock};
 use crate::quant::PANEL;
@@ -18,83 +19,119 @@ impl WeightBlock<'_> {
     /// The block, if its weights are in columns.
     #[inline(always)]
     pub(super) fn walk_columns<S: Simd>(&self) {
-        for row in self.rows.clone().step_by(PANEL) {
-            let panel = self.linear.weight().columns(row / PANEL);
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            // Few inputs take two panels at once: each input that is loaded serves both, and their sums wait less for
+            // each other.
+            let panels = if self.x.rows() <= 2 && row + PANEL < self.rows.end { 2 } else { 1 };
             for chunk in 0..self.x.chunks() {
                 let rows = self.x.chunk(chunk);
-                match rows.len() {
-                    // The sums of few inputs would wait for each other: they take several lanes at once.
-                    1 => self.columns::<S, 1, 4>(row, rows.start, panel),
-                    2 => self.columns::<S, 2, 2>(row, rows.start, panel),
-                    3 => self.columns::<S, 3, 1>(row, rows.start, panel),
-                    4 => self.columns::<S, 4, 1>(row, rows.start, panel),
-                    _ => self.columns::<S, 5, 1>(row, rows.start, panel),
+                match (rows.len(), panels) {
+                    (1, 2) => self.columns::<S, 2, 1, 2>(row, rows.start),
+                    (1, _) => self.columns::<S, 1, 1, 4>(row, rows.start),
+                    (2, 2) => self.columns::<S, 2, 2, 1>(row, rows.start),
+                    (2, _) => self.columns::<S, 1, 2, 2>(row, rows.start),
+                    (3, _) => self.columns::<S, 1, 3, 1>(row, rows.start),
+                    (4, _) => self.columns::<S, 1, 4, 1>(row, rows.start),
+                    _ => self.columns::<S, 1, 5, 1>(row, rows.start),
                 }
             }
+            row += panels * PANEL;
         }
     }
 
-    /// The panel of weight rows from `row` on times N input rows from `first` on, L lanes at a time.
+    /// P panels of weight rows from `row` on times N input rows from `first` on, L lanes at a time.
     #[inline(always)]
-    fn columns<S: Simd, const N: usize, const L: usize>(&self, row: usize, first: usize, panel: &[Pairs]) {
-        let steps = panel.len() / LANES;
+    fn columns<S: Simd, const P: usize, const N: usize, const L: usize>(&self, row: usize, first: usize) {
+        let panels: [&[Pairs]; P] = std::array::from_fn(|p| self.linear.weight().columns(row / PANEL + p));
+        let steps = panels[0].len() / LANES;
         let inputs = self.x.columns(first, N).as_chunks::<N>().0;
-        assert!(panel.len() == LANES * steps && inputs.len() == panel.len() * S::HALVES);
-        let ahead = if L == 1 { AHEAD } else { L * size_of_val(&panel[..steps]) };
-        let mut lanes = [[Line([0.0; LANES]); N]; LANES];
-        for lane in (0..LANES).step_by(L) {
-            let mut registers = [[[S::splat_part(0.0); MOST_PARTS]; N]; L];
+        assert!(panels.iter().all(|panel| panel.len() == LANES * steps) && inputs.len() == LANES * steps * S::HALVES);
+        let ahead = if L == 1 { AHEAD } else { L * size_of_val(&panels[0][..steps]) };
+        // Sums of 1, 2, 4, 8 and 16 lanes, each until its neighbour is there.
+        let mut waiting = [[[Line([0.0; LANES]); N]; P]; LANES.ilog2() as usize + 1];
+        for group in 0..LANES / L {
+            let lanes: [[&[Pairs]; P]; L] =
+                std::array::from_fn(|l| panels.map(|panel| &panel[(group * L + l) * steps..][..steps]));
+            let inputs: [&[[f32; N]]; L] = std::array::from_fn(|l| {
+                let per_lane = steps * S::HALVES;
+                &inputs[(group * L + l) * per_lane..][..per_lane]
+            });
+            let mut registers = [[[[S::splat_part(0.0); MOST_PARTS]; N]; P]; L];
             for step in 0..steps {
                 for l in 0..L {
-                    let at = (lane + l) * steps + step;
-                    // SAFETY: by the assertion there are pairs for each step of 16 lanes, and HALVES times N inputs.
-                    let pairs = unsafe { panel.get_unchecked(at) };
-                    if first == 0 {
-                        S::prefetch(pairs.as_ptr().cast::<u8>().wrapping_add(ahead));
-                    }
                     for half in 0..S::HALVES {
-                        // SAFETY: as above.
-                        let inputs = unsafe { inputs.get_unchecked(S::HALVES * at + half) };
-                        let mut weights = [S::load_half(pairs, 0, half); MOST_PARTS];
-                        for part in 1..S::PARTS {
-                            weights[part] = S::load_half(pairs, part, half);
-                        }
-                        for n in 0..N {
-                            let input = S::splat_half(inputs[n]);
-                            for part in 0..S::PARTS {
-                                registers[l][n][part] = S::dot_half(registers[l][n][part], weights[part], input);
+                        // SAFETY: every lane has HALVES times N inputs for each step.
+                        let inputs = unsafe { inputs[l].get_unchecked(S::HALVES * step + half) };
+                        for p in 0..P {
+                            // SAFETY: every lane has `steps` pairs.
+                            let pairs = unsafe { lanes[l][p].get_unchecked(step) };
+                            if half == 0 && (P > 1 || first == 0) {
+                                S::prefetch(pairs.as_ptr().cast::<u8>().wrapping_add(ahead));
+                            }
+                            let mut weights = [S::load_half(pairs, 0, half); MOST_PARTS];
+                            for part in 1..S::PARTS {
+                                weights[part] = S::load_half(pairs, part, half);
+                            }
+                            for n in 0..N {
+                                let input = S::splat_half(inputs[n]);
+                                for part in 0..S::PARTS {
+                                    registers[l][p][n][part] =
+                                        S::dot_half(registers[l][p][n][part], weights[part], input);
+                                }
                             }
                         }
                     }
                 }
             }
+            let mut sums = [[[Line([0.0; LANES]); N]; P]; L];
             for l in 0..L {
-                for n in 0..N {
-                    for part in 0..S::PARTS {
-                        S::store_part(registers[l][n][part], &mut lanes[lane + l][n].0, part);
+                for p in 0..P {
+                    for n in 0..N {
+                        for part in 0..S::PARTS {
+                            S::store_part(registers[l][p][n][part], &mut sums[l][p][n].0, part);
+                        }
                     }
                 }
             }
-        }
-        // The order of the horizontal sum.
-        let mut width = LANES / 2;
-        while width > 0 {
-            for lane in 0..width {
-                for n in 0..N {
-                    let sum = S::add(S::load(&lanes[lane][n].0), S::load(&lanes[lane + width][n].0));
-                    S::store(sum, &mut lanes[lane][n].0);
+            let mut width = L;
+            while width > 1 {
+                width /= 2;
+                for l in 0..width {
+                    sums[l] = add_lines::<S, P, N>(&sums[2 * l], &sums[2 * l + 1]);
                 }
             }
-            width /= 2;
+            let (mut sum, mut size, mut before) = (sums[0], 0, group);
+            while before % 2 == 1 {
+                sum = add_lines::<S, P, N>(&waiting[size], &sum);
+                (size, before) = (size + 1, before / 2);
+            }
+            waiting[size] = sum;
         }
-        let (outs, rows) = (self.linear.weight().rows(), row..self.rows.end.min(row + PANEL));
-        for (n, sums) in lanes[0].iter().enumerate() {
-            let start = (first + n) * outs;
-            // SAFETY: these are rows of this task's block of weights, so these columns are its own.
-            let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
-            for (i, (out, sum)) in out.iter_mut().zip(sums.0).enumerate() {
-                *out = sum + self.linear.bias().map_or(0.0, |bias| bias[row + i]);
+        let outs = self.linear.weight().rows();
+        for (p, inputs) in waiting[(LANES / L).ilog2() as usize].iter().enumerate() {
+            let row = row + p * PANEL;
+            let rows = row..self.rows.end.min(row + PANEL);
+            for (n, sums) in inputs.iter().enumerate() {
+                let start = (first + n) * outs;
+                // SAFETY: these are rows of this task's block of weights, so these columns are its own.
+                let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
+                for (i, (out, sum)) in out.iter_mut().zip(sums.0).enumerate() {
+                    *out = sum + self.linear.bias().map_or(0.0, |bias| bias[row + i]);
+                }
             }
         }
     }
+}
+
+/// Sums of lanes, of P panels and N inputs.
+#[inline(always)]
+fn add_lines<S: Simd, const P: usize, const N: usize>(a: &[[Line; N]; P], b: &[[Line; N]; P]) -> [[Line; N]; P] {
+    let mut sums = [[Line([0.0; LANES]); N]; P];
+    for p in 0..P {
+        for n in 0..N {
+            S::store(S::add(S::load(&a[p][n].0), S::load(&b[p][n].0)), &mut sums[p][n].0);
+        }
+    }
+    sums
 }

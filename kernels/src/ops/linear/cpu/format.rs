@@ -24,16 +24,6 @@ pub(super) trait Format<S: Simd> {
     fn load(chunk: &Self::Chunk, part: usize, half: usize) -> Self::Loaded;
     fn input(lines: &[Line], part: usize, half: usize) -> Self::Loaded;
     fn dot(sum: S::Part, weights: Self::Loaded, input: Self::Loaded) -> S::Part;
-
-    /// All steps of a tile at once, where the level has a tile of that size of its own; else false.
-    #[inline(always)]
-    fn whole_tile<const M: usize, const N: usize>(
-        _weights: [&[Self::Chunk]; M],
-        _inputs: &[&[Line]; N],
-        _sums: &mut [[Line; N]; M],
-    ) -> bool {
-        false
-    }
 }
 
 /// f32 weights, 16 a step.
@@ -131,21 +121,5 @@ impl<S: Simd> Format<S> for Bf16 {
     #[inline(always)]
     fn dot(sum: S::Part, weights: S::Half, input: S::Half) -> S::Part {
         S::dot_half(sum, weights, input)
-    }
-
-    #[inline(always)]
-    fn whole_tile<const M: usize, const N: usize>(
-        weights: [&[[u16; 2 * LANES]]; M],
-        inputs: &[&[Line]; N],
-        sums: &mut [[Line; N]; M],
-    ) -> bool {
-        let steps = weights[0].len();
-        let is_whole = S::INPUT_LINES == 1 && weights.iter().all(|row| row.len() == steps);
-        let (3, 4, true) = (M, N, is_whole && inputs.iter().all(|lines| lines.len() >= steps)) else { return false };
-        let weights = [0, 1, 2].map(|m: usize| weights[m].as_ptr().cast());
-        let inputs = [0, 1, 2, 3].map(|n: usize| inputs[n].as_ptr().cast());
-        // SAFETY: M is 3 and N is 4, so the types are the same; every weight row has `steps` chunks of 32 bf16, every
-        // input at least as many lines, which are 32 bf16 each at a level whose INPUT_LINES is 1.
-        unsafe { S::bf16_tile(weights, inputs, steps, &mut *std::ptr::from_mut(sums).cast()) }
     }
 }

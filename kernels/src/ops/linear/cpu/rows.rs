@@ -108,7 +108,6 @@ fn tile<S: Simd, T: Format<S>, const M: usize, const N: usize>(
     let mut sums = [[Line([0.0; LANES]); N]; M];
     let chunks = split.map(|(chunks, _)| chunks);
     match (S::PARTS, N) {
-        _ if T::whole_tile(chunks, inputs, &mut sums) => {}
         (1, _) => walk::<S, T, M, N, 0, 1>(chunks, inputs, 0..steps, &mut sums),
         // The few sums of few input rows fit the registers in both parts at once.
         (_, ..3) => walk::<S, T, M, N, 0, 2>(chunks, inputs, 0..steps, &mut sums),
