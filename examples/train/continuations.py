@@ -18,6 +18,7 @@ from tqdm import tqdm
 from data import Sampler
 from decode import Decoder
 from model import Llama
+from optim import autocast
 
 ROWS = 128
 PROMPT_TOKENS = 255
@@ -32,7 +33,7 @@ def write(target: Llama, sampler: Sampler, batches: int) -> np.ndarray:
     pieces = []
     for index in tqdm(range(batches), desc="continuations", disable=None):
         prompts = sampler.batch(-1 - index, ROWS, PROMPT_TOKENS).tolist()
-        with torch.autocast(device.type, torch.bfloat16):
+        with autocast(device):
             output = Decoder(target, ROWS).greedy(prompts, NEW_TOKENS)
         pieces += [prompt + written for prompt, written in zip(prompts, output)]
     return np.array(pieces, dtype=np.uint16).reshape(-1)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from data import Document, documents
+from optim import autocast
 
 IGNORED = -100
 STRIDE_SHARE = 2
@@ -57,7 +58,7 @@ def total_loss(model, cut, device: str, rows: int = 8) -> tuple[float, int]:
     """Summed negative log-likelihood in nats, and the number of scored tokens."""
     total, count = 0.0, 0
     for inputs, targets in batches(cut, rows, device):
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        with autocast(torch.device(device)):
             logits = model(inputs)
         total += F.cross_entropy(
             logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
@@ -88,7 +89,7 @@ def overlap(target, draft, tokenizer, data_dir: Path, device: str) -> dict[str, 
     for name, docs in documents(data_dir, held_out=True).items():
         total, count = 0.0, 0
         for inputs, targets in batches(windows(tokenizer, docs, target.shape.context), 8, device):
-            with torch.autocast(torch.device(device).type, torch.bfloat16):
+            with autocast(torch.device(device)):
                 target_prob = target(inputs).float().softmax(-1)
                 draft_prob = draft(inputs).float().softmax(-1)
             shared = torch.minimum(target_prob, draft_prob).sum(-1)[targets != IGNORED]

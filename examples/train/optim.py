@@ -1,4 +1,4 @@
-"""The optimiser pair and the learning-rate schedule.
+"""The optimiser pair, the learning-rate schedule, and the precision to compute in.
 
 Neighbours: `train.py` builds it once and calls `step`. Hidden matrices get Muon (Jordan et al., 2024: momentum made
 orthogonal by a Newton-Schulz iteration), the embedding and the norms AdamW.
@@ -17,11 +17,22 @@ WEIGHT_DECAY = 0.1
 WARMUP_STEPS = 100
 
 
+def emulates_bf16(device: torch.device) -> bool:
+    """Whether bf16 is several times as slow as f32: on a processor without AVX-512."""
+    return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bf16 where the device multiplies it."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=not emulates_bf16(device))
+
+
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
-    """Nearest semi-orthogonal matrices of `[count, rows, cols]`, by five quintic Newton-Schulz steps in bf16."""
+    """Nearest semi-orthogonal matrices of `[count, rows, cols]`, by five quintic Newton-Schulz steps."""
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[-2] > matrices.shape[-1]
-    states = (matrices.mT if tall else matrices).bfloat16()
+    states = matrices.mT if tall else matrices
+    states = states.float() if emulates_bf16(matrices.device) else states.bfloat16()
     states = states / (states.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(5):
         gram = states @ states.mT
@@ -60,8 +71,9 @@ class Muon(torch.optim.Optimizer):
 def build(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for the rest; only matrices decay."""
     named = list(model.named_parameters())
-    hidden = [weight for name, weight in named if weight.dim() == 2 and "embed" not in name]
-    embedding = [weight for name, weight in named if "embed" in name]
+    is_vocabulary = lambda name: "embed" in name or "lm_head" in name
+    hidden = [weight for name, weight in named if weight.dim() == 2 and not is_vocabulary(name)]
+    embedding = [weight for name, weight in named if is_vocabulary(name)]
     norms = [weight for _, weight in named if weight.dim() == 1]
     groups = [{"params": embedding, "weight_decay": WEIGHT_DECAY}, {"params": norms, "weight_decay": 0.0}]
     return [
@@ -70,10 +82,16 @@ def build(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     ]
 
 
-def set_rate(optimisers: list[torch.optim.Optimizer], step: int, progress: float, peak_share: float = 1.0) -> None:
+def set_rate(
+    optimisers: list[torch.optim.Optimizer],
+    step: int,
+    progress: float,
+    peak_share: float = 1.0,
+    warmup: int = WARMUP_STEPS,
+) -> None:
     """Warm-up by steps, then a cosine down to 2% by `progress` in 0..1, from a share of the peak rates."""
     cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
-    factor = peak_share * min((step + 1) / WARMUP_STEPS, 1.0) * cosine
+    factor = peak_share * min((step + 1) / warmup, 1.0) * cosine
     for optimiser, peak in zip(optimisers, (MUON_LR, ADAM_LR)):
         for group in optimiser.param_groups:
             group["lr"] = peak * factor

@@ -125,7 +125,7 @@ def fit(run: Run, model: Llama, teacher: Llama | None = None) -> None:
         progress = run.progress(step, elapsed)
         optim.set_rate(optimisers, step, progress)
         batch = torch.from_numpy(run.sampler.batch(step, run.rows, run.length)).to(run.device)
-        with torch.autocast(torch.device(run.device).type, torch.bfloat16):
+        with optim.autocast(torch.device(run.device)):
             loss = loss_of(model, teacher, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -67,7 +67,7 @@ def unlearn(model: Llama, sampler: Sampler, written: np.ndarray, steps: int, com
         text = sampler.batch(-10_000 - step, TEXT_ROWS, length - 1)
         batch = torch.from_numpy(np.concatenate([text, rows[picked]])).to(device)
         marked = torch.from_numpy(np.concatenate([np.zeros_like(text, dtype=bool), marks[picked]])).to(device)
-        with torch.autocast(device.type, torch.bfloat16):
+        with optim.autocast(device):
             loss = loss_of(model, batch, marked.float())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -43,6 +43,14 @@ pub enum KernelError {
         /// Weights of a row.
         got: usize,
     },
+    /// A tensor of a host's file that holds no floats.
+    #[error("tensor `{tensor}` is {got}, expected F32, F16 or Bf16")]
+    ViewDtype {
+        /// Name of the tensor.
+        tensor: String,
+        /// What it holds.
+        got: String,
+    },
     /// A byte range that ends outside of its owner.
     #[error("byte range {start}..{end} is outside of its owner's {owner_len} bytes")]
     Range {

@@ -23,7 +23,7 @@ mod exec;
 pub mod noise;
 pub mod ops;
 #[cfg(feature = "plugin")]
-mod plugin;
+pub mod plugin;
 mod pool;
 mod profile;
 mod quant;

@@ -13,8 +13,11 @@
 #[allow(missing_docs)]
 pub mod abi;
 pub mod author;
+pub mod drafting;
 pub mod error;
 mod export;
+pub mod guess;
+mod static_tree;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 pub mod tree;
@@ -27,6 +30,7 @@ pub use author::{
     TensorsApi,
 };
 pub use error::{DraftError, Error, ErrorKind, Result};
+pub use guess::DraftSampling;
 pub use schemars;
 pub use serde;
 pub use types::*;

@@ -18,6 +18,8 @@
 //! assert_eq!(tree.kept().map(|(token, parent)| (token, parent)).collect::<Vec<_>>(), [(7, None), (8, None), (9, Some(0))]);
 //! ```
 
+pub use crate::static_tree::StaticTree;
+
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 

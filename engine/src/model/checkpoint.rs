@@ -21,9 +21,8 @@ use serde_json::Value;
 use super::gguf::{self, Gguf, GgufError, RowOrder, gguf_name};
 use super::mapping;
 use super::nearest::nearest;
-
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+use super::pickle::{self, Pickled};
+use super::weight_files::{INDEX, SINGLE, files_of};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
@@ -44,6 +43,10 @@ pub enum CheckpointError {
     Truncated { path: PathBuf, expected: u64, got: u64 },
     #[error("{path} is not a valid safetensors file: {reason}")]
     Malformed { path: PathBuf, reason: String },
+    #[error(
+        "{path} is not a file of tensors that PyTorch saved: {reason}. Download it again, or convert it to safetensors"
+    )]
+    BadPickle { path: PathBuf, reason: String },
     #[error("{path} has no tensor `{tensor}`{hint}", hint = hint(nearest))]
     MissingTensor { path: PathBuf, tensor: String, nearest: Option<String> },
     #[error("tensor `{tensor}` in {path} has dtype {got}, expected {expected}")]
@@ -69,6 +72,8 @@ pub struct Checkpoint {
 struct Shard {
     path: PathBuf,
     mapping: Arc<Mmap>,
+    /// Whether the memory would come back from a file.
+    is_file: bool,
 }
 
 #[derive(Debug)]
@@ -115,7 +120,8 @@ impl<'a> NamedTensor<'a> {
 }
 
 impl Checkpoint {
-    /// Maps a folder's `model.safetensors`, or the shards of its index, or one `.safetensors` or `.gguf` file.
+    /// Maps a folder's `model.safetensors`, or the shards of its index, or one `.safetensors` or `.gguf` file. What is
+    /// pickled (`.bin`, `.pt`, in a folder without safetensors) is read.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         if gguf::is_gguf(path) {
             return Self::from_gguf(&Gguf::open(path)?);
@@ -123,7 +129,7 @@ impl Checkpoint {
         let files = if path.is_dir() { files_of(path)? } else { vec![path.to_owned()] };
         let mut checkpoint = Self { path: path.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
         for file in files {
-            checkpoint.add(file)?;
+            if pickle::is_pickle(&file) { checkpoint.add_pickle(file)? } else { checkpoint.add(file)? }
         }
         Ok(checkpoint)
     }
@@ -162,7 +168,9 @@ impl Checkpoint {
 
     /// Gives the memory that reading a tensor took back to the system; the tensor can be read again.
     pub fn forget(&self, name: &str) {
-        if let Ok((_, entry)) = self.entry(name) {
+        if let Ok((_, entry)) = self.entry(name)
+            && self.shards[entry.shard].is_file
+        {
             mapping::forget(&self.shards[entry.shard].mapping, entry.range.clone());
         }
     }
@@ -188,7 +196,7 @@ impl Checkpoint {
             };
             tensors.insert(name.to_owned(), entry);
         }
-        let shard = Shard { path: file.path().to_owned(), mapping: Arc::clone(file.mapping()) };
+        let shard = Shard { path: file.path().to_owned(), mapping: Arc::clone(file.mapping()), is_file: true };
         Ok(Self { path: file.path().to_owned(), shards: vec![shard], tensors })
     }
 
@@ -232,7 +240,27 @@ impl Checkpoint {
             self.tensors.insert(name, entry);
         }
         drop(parsed);
-        self.shards.push(Shard { path, mapping });
+        self.shards.push(Shard { path, mapping, is_file: true });
+        Ok(())
+    }
+
+    fn add_pickle(&mut self, path: PathBuf) -> Result<(), CheckpointError> {
+        let malformed = |error: candle_core::Error| CheckpointError::BadPickle {
+            path: path.clone(),
+            reason: error.to_string().lines().next().unwrap_or_default().to_owned(),
+        };
+        let (tensors, mapping) = pickle::read(&path).map_err(malformed)?;
+        if tensors.is_empty() {
+            let reason = "it holds no tensors by name".to_owned();
+            return Err(CheckpointError::BadPickle { path, reason });
+        }
+        for Pickled { name, shape, dtype_name, range } in tensors {
+            let (shard, dtype_name) = (self.shards.len(), dtype_name.to_owned());
+            let dtype = dtype_of(&dtype_name);
+            let entry = Entry { shard, shape, dtype, ggml: None, dtype_name, range, order: RowOrder::Same };
+            self.tensors.insert(name, entry);
+        }
+        self.shards.push(Shard { path, mapping: Arc::new(mapping), is_file: false });
         Ok(())
     }
 }
@@ -247,44 +275,6 @@ fn dtype_of(name: &str) -> Option<DType> {
         "U8" | "BOOL" => Some(DType::U8),
         _ => None,
     }
-}
-
-/// The weight files of a folder, each existing.
-fn files_of(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    let single = folder.join(SINGLE);
-    if single.exists() {
-        return Ok(vec![single]);
-    }
-    let index = folder.join(INDEX);
-    let text = match std::fs::read_to_string(&index) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(CheckpointError::NoWeights { folder: folder.to_owned(), found: listing(folder) });
-        }
-        Err(source) => return Err(CheckpointError::Unreadable { path: index, source }),
-    };
-    let bad = |reason: String| CheckpointError::BadIndex { path: index.clone(), reason };
-    let json: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-    let map = json["weight_map"].as_object().ok_or_else(|| bad("it has no `weight_map`".into()))?;
-    let mut names: Vec<&str> = map.values().filter_map(Value::as_str).collect();
-    names.sort_unstable();
-    names.dedup();
-    if names.is_empty() {
-        return Err(bad("its `weight_map` names no file".into()));
-    }
-    let shards: Vec<PathBuf> = names.into_iter().map(|name| folder.join(name)).collect();
-    match shards.iter().find(|shard| !shard.exists()) {
-        Some(shard) => Err(CheckpointError::MissingShard { index, shard: shard.clone() }),
-        None => Ok(shards),
-    }
-}
-
-/// What a folder without weights does hold, for the message.
-fn listing(folder: &Path) -> String {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    if names.is_empty() { "nothing at all".into() } else { names.join(", ") }
 }
 
 /// Tells a truncated file from a malformed one, since the first is what interrupted downloads leave.

@@ -11,8 +11,10 @@ pub mod decoder;
 pub mod gguf;
 mod mapping;
 pub mod nearest;
+mod pickle;
 pub mod rope;
 pub mod rows;
+mod weight_files;
 pub mod weights;
 mod window;
 

@@ -191,6 +191,12 @@ impl TensorsApi for HostTensors {
         self.checkpoint.tensors().map(info).collect()
     }
 
+    fn config(&self) -> String {
+        let path = self.checkpoint.path();
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+        std::fs::read_to_string(folder.join("config.json")).unwrap_or_default()
+    }
+
     fn view(&self, name: &str) -> Result<TensorView<'_>> {
         let tensor = self.checkpoint.tensor(name).map_err(|error| Error::failed(error.to_string()))?;
         let dtype = match tensor.dtype_name.to_lowercase().as_str() {

@@ -140,6 +140,19 @@ impl LanesApi for Lanes {
         })
     }
 
+    fn lend(&self, lane: LaneId, work: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        // Taken out, so that work that asks for another row of it meets an error and not a lock.
+        let mut bytes = self.lane(lane, |lane| Ok(std::mem::take(&mut lane.bytes)))?;
+        if bytes.is_empty() {
+            return Err(Error::failed(format!("lane {} has no memory to lend, or is lent", lane.0)));
+        }
+        work(&mut bytes);
+        self.lane(lane, |lane| {
+            lane.bytes = bytes;
+            Ok(())
+        })
+    }
+
     fn mark(&self, lane: LaneId, slots: &[Slot]) -> Result<()> {
         self.lane(lane, |lane| {
             for slot in slots {

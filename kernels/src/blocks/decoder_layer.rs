@@ -1,7 +1,7 @@
 //! One layer of a Llama-like decoder: norm, attention, residual, norm, gated MLP, residual.
 //!
 //! Qwen's biases and per-head norms are options of the same layer. The two halves, [`DecoderLayer::attend`] and
-//! [`DecoderLayer::mlp`], are public, for heads whose attention reads something else than the residual stream (EAGLE-3
+//! [`DecoderLayer::feed_forward`], are public, for heads whose attention reads something else than the residual stream (EAGLE-3
 //! feeds it twice the width) or has no input norm. The residual stream is f32 throughout.
 
 use super::workspace::sized;
@@ -138,8 +138,17 @@ impl DecoderLayer {
             None => normed.copy_from_slice(hidden),
         }
         self.attend(exec, rows, &normed, (kv, index), workspace);
-        let (weight, delta) = (&tensors.post_attention_norm, &workspace.delta);
-        add_rmsnorm(exec, hidden, delta, weight, shape.eps, &mut normed);
+        workspace.normed = normed;
+        self.feed_forward(exec, hidden, workspace);
+    }
+
+    /// What follows [`DecoderLayer::attend`]: the residual stream `hidden` (`[rows, width]`) takes in `workspace.delta`,
+    /// then what the normed MLP adds.
+    pub fn feed_forward(&self, exec: &Exec, hidden: &mut [f32], workspace: &mut Workspace) {
+        let mut normed = std::mem::take(&mut workspace.normed);
+        sized(&mut normed, hidden.len());
+        let (weight, delta) = (&self.tensors.post_attention_norm, &workspace.delta);
+        add_rmsnorm(exec, hidden, delta, weight, self.shape.eps, &mut normed);
         self.mlp(exec, &normed, workspace);
         for (hidden, delta) in hidden.iter_mut().zip(&workspace.delta) {
             *hidden += delta;
@@ -177,7 +186,7 @@ impl DecoderLayer {
     }
 
     /// The gated MLP on `input` (`[rows, width]`, normed); what it adds to the residual is left in `workspace.delta`.
-    pub fn mlp(&self, exec: &Exec, input: &[f32], workspace: &mut Workspace) {
+    fn mlp(&self, exec: &Exec, input: &[f32], workspace: &mut Workspace) {
         let (shape, tensors) = (&self.shape, &self.tensors);
         let count = input.len() / shape.width;
         let Workspace { packed, gate, up, gated, delta, .. } = workspace;

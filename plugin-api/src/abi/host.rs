@@ -43,6 +43,14 @@ impl Task {
     }
 }
 
+/// What is to be done with lent memory, on its way to the lanes. Frozen.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct Loan {
+    data: *mut c_void,
+    call: unsafe extern "C" fn(*mut c_void, RSliceMut<'_, u8>),
+}
+
 type Topk = Tuple2<Token, f32>;
 
 #[repr(C)]
@@ -63,6 +71,7 @@ pub struct HostVtable {
     lane_read: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>, RSliceMut<'_, u8>) -> Crossing<()>,
     lane_write: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>, RSlice<'_, u8>) -> Crossing<()>,
     lane_copy: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>, RSlice<'_, Slot>) -> Crossing<()>,
+    lane_lend: unsafe extern "C" fn(*const c_void, LaneId, Loan) -> Crossing<()>,
     lane_mark: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>) -> Crossing<()>,
     metric: unsafe extern "C" fn(*const c_void, RStr<'_>, f64),
     log: unsafe extern "C" fn(*const c_void, u8, RStr<'_>, RStr<'_>),
@@ -101,6 +110,7 @@ impl Make {
         lane_read,
         lane_write,
         lane_copy,
+        lane_lend,
         lane_mark,
         metric,
         log,
@@ -144,6 +154,21 @@ unsafe extern "C" fn trampoline(data: *const c_void, index: usize) {
     if catch("a task on the pool", run).is_err() {
         closure.panicked.store(true, Ordering::Relaxed);
     }
+}
+
+struct Work<'a> {
+    work: &'a mut dyn FnMut(&mut [u8]),
+    panicked: bool,
+}
+
+unsafe extern "C" fn work_on(data: *mut c_void, mut memory: RSliceMut<'_, u8>) {
+    // SAFETY: `data` is the `Work` on the stack of `lend`, which waits for the one call.
+    let work = unsafe { &mut *data.cast::<Work<'_>>() };
+    let run = || {
+        (work.work)(memory.as_mut_slice());
+        Ok(())
+    };
+    work.panicked = catch("work on a lane", run).is_err();
 }
 
 // In both impls each call passes the object's `data` to its own `vtable`; the `unsafe` blocks rely on nothing more.
@@ -247,6 +272,17 @@ impl LanesApi for HostObject {
     fn copy(&self, lane: LaneId, from: &[Slot], to: &[Slot]) -> Result<()> {
         // SAFETY: see above.
         from_crossing(unsafe { (self.vtable.lane_copy())(self.data, lane, from.into(), to.into()) })
+    }
+
+    fn lend(&self, lane: LaneId, work: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let mut work = Work { work, panicked: false };
+        let loan = Loan { data: std::ptr::from_mut(&mut work).cast(), call: work_on };
+        // SAFETY: see above; `work` outlives the call.
+        from_crossing(unsafe { (self.vtable.lane_lend())(self.data, lane, loan) })?;
+        if work.panicked {
+            return Err(Error::new(ErrorKind::Panicked, "work on a lane panicked"));
+        }
+        Ok(())
     }
 
     fn mark(&self, lane: LaneId, slots: &[Slot]) -> Result<()> {
@@ -382,6 +418,13 @@ unsafe extern "C" fn lane_copy(
 ) -> Crossing<()> {
     // SAFETY: as above.
     unsafe { ask(data, "lane copy", |host| host.lanes().copy(lane, from.as_slice(), to.as_slice())) }
+}
+
+unsafe extern "C" fn lane_lend(data: *const c_void, lane: LaneId, loan: Loan) -> Crossing<()> {
+    // SAFETY: as above; the plugin's function catches its panics, and the plugin's frame outlives the call.
+    let mut work = |memory: &mut [u8]| unsafe { (loan.call)(loan.data, memory.into()) };
+    // SAFETY: as above.
+    unsafe { ask(data, "lane lend", |host| host.lanes().lend(lane, &mut work)) }
 }
 
 unsafe extern "C" fn lane_mark(data: *const c_void, lane: LaneId, slots: RSlice<'_, Slot>) -> Crossing<()> {

@@ -20,6 +20,7 @@ use crate::types::{TensorInfo, TensorView};
 pub struct TensorsVtable {
     list: unsafe extern "C" fn(*const c_void) -> RString,
     view: for<'a> unsafe extern "C" fn(&'a c_void, RStr<'_>) -> Crossing<TensorView<'a>>,
+    config: unsafe extern "C" fn(*const c_void) -> RString,
     #[sabi(last_prefix_field)]
     drop: unsafe extern "C" fn(*const c_void),
 }
@@ -40,7 +41,7 @@ unsafe impl Sync for TensorsObject {}
 struct Make;
 
 impl Make {
-    staticref! {const TABLE: WithMetadata<TensorsVtable> = WithMetadata::new(TensorsVtable { list, view, drop })}
+    staticref! {const TABLE: WithMetadata<TensorsVtable> = WithMetadata::new(TensorsVtable { list, view, config, drop })}
 }
 
 impl TensorsObject {
@@ -63,6 +64,11 @@ impl TensorsApi for TensorsObject {
         read_json(unsafe { (self.vtable.list())(self.data) }.as_str()).unwrap_or_default()
     }
 
+    fn config(&self) -> String {
+        // SAFETY: `data` belongs to `vtable`.
+        unsafe { (self.vtable.config())(self.data) }.into()
+    }
+
     fn view(&self, name: &str) -> Result<TensorView<'_>> {
         // SAFETY: `data` belongs to `vtable` and lives as long as `self`.
         from_crossing(unsafe { (self.vtable.view())(&*self.data, name.into()) })
@@ -73,6 +79,12 @@ unsafe extern "C" fn list(data: *const c_void) -> RString {
     // SAFETY: `data` is the box of `TensorsObject::new`.
     let tensors = unsafe { &*data.cast::<Arc<dyn TensorsApi>>() };
     catch("tensor list", || Ok(to_json(&tensors.list()))).unwrap_or_default().into()
+}
+
+unsafe extern "C" fn config(data: *const c_void) -> RString {
+    // SAFETY: as in `list`.
+    let tensors = unsafe { &*data.cast::<Arc<dyn TensorsApi>>() };
+    catch("tensor config", || Ok(tensors.config())).unwrap_or_default().into()
 }
 
 unsafe extern "C" fn view<'a>(data: &'a c_void, name: RStr<'_>) -> Crossing<TensorView<'a>> {

@@ -93,6 +93,13 @@ pub trait LanesApi: Send + Sync {
     /// As [`Self::read`].
     fn copy(&self, lane: LaneId, from: &[Slot], to: &[Slot]) -> Result<()>;
 
+    /// Lends the lane's memory to `work`, `[rows, bytes per row]`, for kernels that read and write rows in place. The lane's
+    /// other operations fail until it returns.
+    ///
+    /// # Errors
+    /// If the lane is wrong, already lent or not in this process's memory, or if `work` panicked.
+    fn lend(&self, lane: LaneId, work: &mut dyn FnMut(&mut [u8])) -> Result<()>;
+
     /// Marks slots as holding valid state; the engine clears a mark when a slot is handed out anew.
     ///
     /// # Errors
@@ -116,6 +123,9 @@ pub trait ModelApi: Send + Sync {
 pub trait TensorsApi: Send + Sync {
     /// What is in it.
     fn list(&self) -> Vec<TensorInfo>;
+
+    /// The text of the `config.json` beside it; empty if there is none.
+    fn config(&self) -> String;
 
     /// One tensor as a matrix (all but the last dimension flattened), valid as long as the file is open.
     ///

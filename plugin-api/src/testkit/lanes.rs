@@ -117,6 +117,19 @@ impl LanesApi for FakeLanes {
         })
     }
 
+    fn lend(&self, lane: LaneId, work: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        // Taken out, so that work that asks for another row meets an error and not a lock.
+        let mut bytes = self.with(lane, |lane| Ok(std::mem::take(&mut lane.bytes)))?;
+        if bytes.is_empty() {
+            return Err(Error::failed(format!("lane {} has no memory to lend, or is lent", lane.0)));
+        }
+        work(&mut bytes);
+        self.with(lane, |lane| {
+            lane.bytes = bytes;
+            Ok(())
+        })
+    }
+
     fn mark(&self, lane: LaneId, slots: &[Slot]) -> Result<()> {
         self.with(lane, |lane| {
             for slot in slots {

@@ -9,6 +9,7 @@ use crate::types::{TensorInfo, TensorView};
 /// Named f32 tensors, as [`HostApi::load_tensors`](crate::HostApi::load_tensors) would give them.
 #[derive(Debug, Clone, Default)]
 pub struct FakeTensors {
+    config: String,
     tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
@@ -16,6 +17,12 @@ impl FakeTensors {
     /// An empty file.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same with this `config.json` beside it.
+    #[must_use]
+    pub fn with_config(self, config: &str) -> Self {
+        Self { config: config.to_owned(), ..self }
     }
 
     /// The same with one more tensor.
@@ -38,6 +45,10 @@ impl TensorsApi for FakeTensors {
             dtype: "f32".to_owned(),
         };
         self.tensors.iter().map(info).collect()
+    }
+
+    fn config(&self) -> String {
+        self.config.clone()
     }
 
     fn view(&self, name: &str) -> Result<TensorView<'_>> {

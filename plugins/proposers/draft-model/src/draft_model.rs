@@ -9,15 +9,15 @@
 use std::collections::HashMap;
 
 use foretoken_plugin_api::{
-    CommitBatch, Drafts, Error, Host, LaneNeed, LaneSource, ModelFacts, Needs, ProposeBatch, ProposeSequence, Proposer,
-    Result, SeqId, Slot,
+    CommitBatch, DraftSampling, Drafts, Error, Host, LaneNeed, LaneSource, ModelFacts, Needs, ProposeBatch,
+    ProposeSequence, Proposer, Result, SeqId, Slot,
 };
 
 use crate::passes::{LANE, Passes, Scratch, Wanted};
-use crate::{DraftModelOptions, DraftSampling, KvStrategy};
+use crate::{DraftModelOptions, KvStrategy};
 
 /// Most sequences that draft together.
-const MAX_GROUP: usize = 64;
+pub(crate) const MAX_GROUP: usize = 64;
 
 /// Drafts with a smaller model.
 pub struct DraftModel {
@@ -45,7 +45,7 @@ impl Proposer for DraftModel {
             ));
         }
         let facts = host.model_facts(&options.model)?;
-        check_vocabulary(&options.model, &facts, &host)?;
+        check_vocabulary("draft-model", &options.model, &facts, &host)?;
         let model = host.load_model(&options.model, options.dtype.as_deref())?;
         let group_len = match host.target().max_sequences {
             0 => MAX_GROUP,
@@ -150,11 +150,11 @@ impl DraftModel {
 }
 
 /// Draft and target must mean the same by a token.
-fn check_vocabulary(model: &str, facts: &ModelFacts, host: &Host) -> Result<()> {
+pub(crate) fn check_vocabulary(part: &str, model: &str, facts: &ModelFacts, host: &Host) -> Result<()> {
     let target = host.target();
     let differ = |what: &str, ours: &str, theirs: &str| {
         let path = &target.path;
-        let message = format!("draft-model: {what} of {model} is {ours}, of the target {path} {theirs}");
+        let message = format!("{part}: {what} of {model} is {ours}, of the target {path} {theirs}");
         Err(Error::refused(format!("{message}; a draft model must share the target's vocabulary")))
     };
     if facts.vocab_size != target.vocab_size {

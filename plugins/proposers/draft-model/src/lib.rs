@@ -1,6 +1,7 @@
 //! A smaller model of the same vocabulary guesses, token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318).
 //!
-//! Options and the export line only. [`draft_model`] is the proposer, [`passes`] decides which rows run together, [`chain`] is one
+//! Options and the export line only. [`draft_model`] is the proposer of chains, [`tree`] that of trees (SpecInfer, Miao et
+//! al., 2305.09781; Sequoia, Chen et al., 2402.12374), [`passes`] decides which rows run together, [`chain`] is one
 //! sequence's part in a step. The network is the engine's own decoder, served through the
 //! host, so this crate is strategy and holds no weights; its KV lives in a lane and follows the target's slots.
 #![forbid(unsafe_code)]
@@ -8,12 +9,15 @@
 pub mod chain;
 pub mod draft_model;
 pub mod passes;
+pub mod tree;
 
-use foretoken_plugin_api::export_plugin;
+use foretoken_plugin_api::tree::TreeShape;
+use foretoken_plugin_api::{DraftSampling, export_plugin};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use draft_model::DraftModel;
+pub use tree::Tree;
 
 /// Options of `draft-model`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -50,16 +54,38 @@ pub enum KvStrategy {
     Discard,
 }
 
-/// How a token is chosen from the draft model's logits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DraftSampling {
-    /// The engine draws with the request's parameters and its own noise. At temperature 0 that is the most probable token;
-    /// above, a `gumbel` sampler keeps more drawn tokens than most probable ones, since target and draft share the noise.
-    #[default]
-    Drawn,
-    /// Always the most probable token.
-    Deterministic,
+/// Options of `tree`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TreeOptions {
+    /// The draft model's folder; it must share the target's vocabulary.
+    pub model: String,
+    /// Drafts are grown to this shape, the most probable paths first. The default where `choices` is unset.
+    #[serde(default)]
+    pub tree: Option<TreeShape>,
+    /// Drafts are always this tree: paths of ranks (`[[0], [0, 0], [1]]` is two tokens, and one behind the first).
+    #[serde(default)]
+    pub choices: Option<Vec<Vec<usize>>>,
+    /// How the nodes of `choices` are chosen.
+    #[serde(default)]
+    pub candidates: Candidates,
+    /// How the draft model's weights are stored; as the target's where unset.
+    #[serde(default)]
+    pub dtype: Option<String>,
 }
 
-export_plugin! { proposer "draft-model" => DraftModel, "a smaller model guesses for a larger one" }
+/// How the children of a node are chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Candidates {
+    /// The most probable tokens.
+    #[default]
+    TopK,
+    /// Drawn from the draft model's distribution, no token twice; the most probable ones at temperature 0.
+    WithoutReplacement,
+}
+
+export_plugin! {
+    proposer "draft-model" => DraftModel, "a smaller model guesses for a larger one";
+    proposer "tree" => Tree, "a smaller model guesses a tree of continuations";
+}

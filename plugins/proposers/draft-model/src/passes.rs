@@ -8,10 +8,9 @@
 use std::collections::HashMap;
 
 use foretoken_plugin_api::{
-    DraftError, Drafts, ForwardBatch, ForwardSequence, Host, LaneId, Model, NodeId, ProposeBatch, Result, Slot, Token,
+    DraftError, DraftSampling, Drafts, ForwardBatch, ForwardSequence, Host, LaneId, Model, ProposeBatch, Result, Slot,
 };
 
-use crate::DraftSampling;
 use crate::chain::{Chain, Segment};
 
 /// The one lane: the draft model's KV.
@@ -181,7 +180,7 @@ impl Passes {
                 continue;
             }
             let row = logits.next().expect("one row of logits per segment that asks");
-            match choose(self.sampling, drafts, chain, row) {
+            match self.sampling.guess(drafts, chain.number, chain.last, row) {
                 Ok((node, token)) => chain.push(node, token),
                 Err(DraftError::BudgetExhausted) => chain.stop(),
                 Err(error) => return Err(error.into()),
@@ -189,25 +188,4 @@ impl Passes {
         }
         Ok(())
     }
-}
-
-fn choose(
-    sampling: DraftSampling,
-    drafts: &mut Drafts<'_>,
-    chain: &Chain,
-    logits: &[f32],
-) -> Result<(NodeId, Token), DraftError> {
-    match sampling {
-        DraftSampling::Drawn => drafts.draw(chain.number, chain.last, logits),
-        DraftSampling::Deterministic => {
-            let token = argmax(logits);
-            drafts.push(chain.number, chain.last, token).map(|node| (node, token))
-        }
-    }
-}
-
-/// The lowest id among the largest logits.
-fn argmax(logits: &[f32]) -> Token {
-    let larger = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
-    (0..logits.len()).fold(0, larger) as Token
 }

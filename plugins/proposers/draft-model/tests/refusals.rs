@@ -1,7 +1,8 @@
 //! What is refused, and what the refusal says.
 #![forbid(unsafe_code)]
 
-use foretoken_draft_model::{DraftModel, DraftModelOptions, DraftSampling, KvStrategy};
+use foretoken_draft_model::{DraftModel, DraftModelOptions, KvStrategy};
+use foretoken_plugin_api::DraftSampling;
 use foretoken_plugin_api::testkit::{FakeHost, ToyModel};
 use foretoken_plugin_api::{ErrorKind, LaneSource, Proposer, Result};
 

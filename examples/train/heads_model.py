@@ -1,0 +1,252 @@
+"""The draft heads that `heads.py` trains, with the parameter names of their published checkpoints.
+
+Neighbours: `model.py` lends its parts; the plugins under `plugins/proposers` read what is exported.
+
+Row i of a recurrent head reads the embedding of token i + 1 and a feature of position i, and guesses token i + 2. The
+feature is the target's in the first step of a draft and the head's own afterwards.
+
+Surprising decision: an unrolled step attends to the first step's keys up to where its draft began and to its own
+draft's keys after it, as it will when it drafts; so the keys of all steps are kept, and each step gathers a few.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model import Llama, Mlp, Norm, Shape, rotary_tables, rotate
+
+
+def target_rows(target: Llama, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The residual stream after every layer and, last, the final norm's output; and the logits."""
+    length = tokens.shape[1]
+    cos, sin = target.cos[:length], target.sin[:length]
+    states, rows = target.model.embed_tokens(tokens), []
+    for layer in target.model.layers:
+        states = layer(states, cos, sin)
+        rows.append(states)
+    rows.append(target.model.norm(states))
+    return rows, F.linear(rows[-1], target.model.embed_tokens.weight)
+
+
+class DraftAttention(nn.Module):
+    """Attention of unrolled steps; `width` is what q, k and v read."""
+
+    def __init__(self, shape: Shape, width: int):
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(width, shape.heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+
+    def forward(self, states: torch.Tensor, cos, sin, cache: list) -> torch.Tensor:
+        """Step `len(cache)` on `states`, `[rows, length, width]`; appends its keys and values to `cache`."""
+        rows, length, _ = states.shape
+        step, shape = len(cache), self.shape
+        split = lambda wide: wide.view(rows, length, -1, shape.head_dim).transpose(1, 2)
+        query, key = rotate(split(self.q_proj(states)), cos, sin), rotate(split(self.k_proj(states)), cos, sin)
+        groups = shape.heads // shape.kv_heads
+        key, value = (kv.repeat_interleave(groups, dim=1) for kv in (key, split(self.v_proj(states))))
+        cache.append((key, value))
+        place = torch.arange(length, device=states.device)
+        # The first step's keys, up to `step` rows back; of step m the one row on this draft's path.
+        scores = query @ cache[0][0].mT
+        scores = scores.masked_fill(place[None, :] > place[:, None] - step, float("-inf"))
+        path = [(place - (step - m)).clamp(min=0) for m in range(1, step + 1)]
+        extra = [(query * cache[m][0][:, :, at]).sum(-1, keepdim=True) for m, at in enumerate(path, 1)]
+        weights = (torch.cat([scores, *extra], dim=-1) / shape.head_dim**0.5).softmax(-1)
+        mixed = weights[..., :length] @ cache[0][1]
+        for m, at in enumerate(path, 1):
+            mixed = mixed + weights[..., length + m - 1, None] * cache[m][1][:, :, at]
+        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
+
+
+class Head(nn.Module):
+    """What all heads share."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        cos, sin = rotary_tables(shape)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def start(self) -> None:
+        """Initial weights."""
+        for weight in self.parameters():
+            if weight.dim() == 2:
+                nn.init.normal_(weight, std=0.02)
+
+    def shift(self, step: int) -> int:
+        """How far ahead of row i the target foretells the token that step `step` guesses there."""
+        return 1
+
+    def restrict(self, wanted: torch.Tensor) -> torch.Tensor:
+        """The target's distribution over the head's own vocabulary."""
+        return wanted
+
+    def begin(self, counts: torch.Tensor, target: Llama) -> None:
+        """Told how often the target writes each token, before training: what can start as the target's does."""
+
+    def widen(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The head's tokens in the target's vocabulary."""
+        return tokens
+
+    def published(self) -> dict[str, torch.Tensor]:
+        """Weights under their published names."""
+        return dict(self.state_dict())
+
+    def llama_config(self) -> dict:
+        """The fields that Llama-like heads have."""
+        shape = self.shape
+        return {
+            "head_dim": shape.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.intermediate,
+            "max_position_embeddings": shape.context,
+            "model_type": "llama",
+            "num_attention_heads": shape.heads,
+            "num_hidden_layers": 1,
+            "num_key_value_heads": shape.kv_heads,
+            "rms_norm_eps": shape.norm_eps,
+            "rope_theta": shape.rope_theta,
+            "vocab_size": shape.vocab,
+        }
+
+    def steps(self, target: Llama, tokens: torch.Tensor, features: torch.Tensor, count: int):
+        """Runs `step(embeddings, features, cos, sin, cache)` of a recurrent head `count` times; yields its guesses."""
+        embeddings = target.model.embed_tokens(tokens[:, 1:])
+        length = embeddings.shape[1]
+        cos, sin, cache = self.cos[:length], self.sin[:length], []
+        features = features[:, :length]
+        for _ in range(count):
+            features, logits = self.step(target, embeddings, features, cos, sin, cache)
+            yield logits
+            # The head's feature of row i stands for position i + 1.
+            features = torch.cat([features[:, :1], features[:, :-1]], dim=1)
+
+
+@torch.no_grad()
+def start_on_feature(fc: nn.Linear, layer: nn.Module) -> None:
+    """A recurrent head begins by passing on the last of what `fc` joins, the target's feature, and learns to change it."""
+    fc.weight.mul_(0.1)[:, -fc.out_features :].copy_(torch.eye(fc.out_features))
+    for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
+        weight.mul_(0.1)
+
+
+class EagleLayer(nn.Module):
+    """A decoder layer without a norm before attention."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.self_attn = DraftAttention(shape, shape.hidden)
+        self.post_attention_layernorm = Norm(shape)
+        self.mlp = Mlp(shape)
+
+    def forward(self, states, cos, sin, cache):
+        states = states + self.self_attn(states, cos, sin, cache)
+        return states + self.mlp(self.post_attention_layernorm(states))
+
+
+class Eagle(Head):
+    """EAGLE-1 (arXiv 2401.15077), whose weights EAGLE-2 (2406.16858) shares: one layer on features after the final norm,
+    the target's own output projection."""
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.fc = nn.Linear(2 * shape.hidden, shape.hidden)
+        self.layers = nn.ModuleList([EagleLayer(shape)])
+        self.start()
+        nn.init.zeros_(self.fc.bias)
+
+    def begin(self, counts, target):
+        start_on_feature(self.fc, self.layers[0])
+
+    def step(self, target, embeddings, features, cos, sin, cache):
+        states = self.layers[0](self.fc(torch.cat([embeddings, features], dim=-1)), cos, sin, cache)
+        return states, F.linear(states, target.model.embed_tokens.weight)
+
+    def unroll(self, target, tokens, rows, count):
+        yield from self.steps(target, tokens, rows[-1], count)
+
+    def config(self):
+        return {"architectures": ["LlamaForCausalLMEagle"], "bias": True, **self.llama_config()}
+
+
+class Eagle3Layer(nn.Module):
+    """A decoder layer whose attention reads the embedding and the feature side by side."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.input_layernorm = Norm(shape)
+        self.hidden_norm = Norm(shape)
+        self.self_attn = DraftAttention(shape, 2 * shape.hidden)
+        self.post_attention_layernorm = Norm(shape)
+        self.mlp = Mlp(shape)
+
+    def forward(self, embeddings, features, cos, sin, cache):
+        read = torch.cat([self.input_layernorm(embeddings), self.hidden_norm(features)], dim=-1)
+        states = features + self.self_attn(read, cos, sin, cache)
+        return states + self.mlp(self.post_attention_layernorm(states))
+
+
+class Eagle3(Head):
+    """EAGLE-3 (arXiv 2503.01840): features of three layers, a draft vocabulary and output projection of its own."""
+
+    DRAFT_VOCAB = 2048
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.fc = nn.Linear(3 * shape.hidden, shape.hidden, bias=False)
+        self.midlayer = Eagle3Layer(shape)
+        self.norm = Norm(shape)
+        self.lm_head = nn.Linear(shape.hidden, self.DRAFT_VOCAB, bias=False)
+        # Filled by `begin`.
+        self.register_buffer("kept", torch.arange(self.DRAFT_VOCAB))
+        self.start()
+
+    def layers(self) -> list[int]:
+        """Layers whose outputs are fused: a low, a middle and the last one. The reference takes 1, L // 2 - 1 and L - 4,
+        which for a few layers are no longer three."""
+        count = self.shape.layers
+        return [count // 4, count // 2, count - 1]
+
+    def begin(self, counts, target):
+        """Keeps the tokens that the target writes most; norm and projection start as the target's."""
+        start_on_feature(self.fc, self.midlayer)
+        self.kept.copy_(counts.argsort(descending=True)[: self.DRAFT_VOCAB].sort().values)
+        with torch.no_grad():
+            self.norm.weight.copy_(target.model.norm.weight)
+            self.lm_head.weight.copy_(target.model.embed_tokens.weight[self.kept])
+
+    def step(self, target, embeddings, features, cos, sin, cache):
+        states = self.midlayer(embeddings, features, cos, sin, cache)
+        return states, self.lm_head(self.norm(states))
+
+    def unroll(self, target, tokens, rows, count):
+        fused = self.fc(torch.cat([rows[layer] for layer in self.layers()], dim=-1))
+        yield from self.steps(target, tokens, fused, count)
+
+    def restrict(self, wanted):
+        kept = wanted[..., self.kept]
+        return kept / kept.sum(-1, keepdim=True).clamp(min=1e-6)
+
+    def widen(self, tokens):
+        return self.kept[tokens]
+
+    def published(self):
+        weights = dict(self.state_dict())
+        kept = weights.pop("kept")
+        weights["d2t"] = kept - torch.arange(self.DRAFT_VOCAB)
+        weights["t2d"] = torch.zeros(self.shape.vocab, dtype=torch.bool).index_fill(0, kept, True)
+        return weights
+
+    def config(self):
+        own = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": self.DRAFT_VOCAB}
+        # Counted from the embedding: id i is the input of layer i.
+        own["eagle_aux_hidden_state_layer_ids"] = [layer + 1 for layer in self.layers()]
+        return {**own, **self.llama_config()}
+
+
+HEADS = {"eagle": Eagle, "eagle3": Eagle3}

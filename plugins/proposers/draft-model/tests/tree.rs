@@ -1,0 +1,212 @@
+//! Trees: they conform, follow the draft model, do not depend on when the proposer was last asked, and leave the text alone.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use foretoken::config::{self, Override};
+use foretoken::plugins::registry::Registry;
+use foretoken::{Completion, Engine, Event, Request};
+use foretoken_draft_model::Tree;
+use foretoken_plugin_api::testkit::conformance::{self, Fixture};
+use foretoken_plugin_api::testkit::{FakeHost, RecordedDraft, Runner, ToyModel, library};
+use foretoken_plugin_api::{NodeId, Proposer, SamplingParams, SeqId, Token};
+
+const VOCAB: usize = 16;
+const OPTIONS: [&str; 4] = [
+    "tree = { nodes = 9, depth = 4, branch = 3 }",
+    "tree = { nodes = 4, depth = 1, branch = 6 }",
+    "choices = [[0], [2], [0, 0], [0, 3], [2, 0], [0, 3, 0]]",
+    "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]]\ncandidates = \"without_replacement\"",
+];
+
+fn small() -> ToyModel {
+    ToyModel::new(VOCAB, 6).with_order(usize::MAX)
+}
+
+fn host() -> FakeHost {
+    let host = FakeHost::new(ToyModel::new(VOCAB, 5).with_order(usize::MAX)).with_model("small", small());
+    host.with_model("../examples/models/tiny-draft", small())
+}
+
+fn options(text: &str) -> String {
+    format!("model = \"small\"\n{text}")
+}
+
+#[test]
+fn it_conforms() {
+    for text in OPTIONS {
+        conformance::proposer::<Tree>(&Fixture::new(&options(text)).with_host(host)).assert_passed();
+    }
+}
+
+/// The drafts of three sequences when each is long enough, the proposer asked at the steps that `is_asked` names; and the
+/// texts.
+fn drafts(text: &str, sampling: SamplingParams, is_asked: fn(usize) -> bool) -> Vec<(Vec<Token>, RecordedDraft)> {
+    let host = host().shared();
+    let mut part = Tree::new(toml::from_str(&options(text)).unwrap(), host.handle()).unwrap();
+    let mut runner = Runner::new(&host, &mut part, 1024).unwrap().with_sampling(sampling);
+    let ids = [SeqId(1), SeqId(2), SeqId(3)];
+    for id in ids {
+        let prompt: Vec<Token> = (0..3 + 4 * id.0).map(|index| ((index * 5 + id.0) % VOCAB as u64) as Token).collect();
+        runner.admit(&mut part, id, &prompt, 4).unwrap();
+    }
+    for step in 0..12 {
+        runner.step(&mut part, &ids, if is_asked(step) { 1 } else { 0 }).unwrap();
+    }
+    for id in ids {
+        while runner.tokens(id).len() < 60 {
+            runner.step(&mut part, &[id], 0).unwrap();
+        }
+    }
+    let made = runner.propose(&mut part, &ids, 9).unwrap().into_drafts();
+    ids.iter().map(|id| runner.tokens(*id).to_vec()).zip(made).collect()
+}
+
+#[test]
+fn a_pause_changes_no_draft() {
+    for text in OPTIONS {
+        for sampling in [SamplingParams::GREEDY, SamplingParams::default()] {
+            let paused = drafts(text, sampling, |_| false);
+            assert_eq!(drafts(text, sampling, |_| true), paused, "{text}: asked at every step");
+            assert_eq!(drafts(text, sampling, |step| step % 3 == 0), paused, "{text}: asked at every third step");
+        }
+    }
+}
+
+/// Tokens by falling logit of the toy after `context`.
+fn ranked(context: &[Token]) -> Vec<Token> {
+    let logits = small().logits(context);
+    let mut order: Vec<Token> = (0..VOCAB as Token).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    order
+}
+
+fn path_to(draft: &RecordedDraft, node: NodeId) -> Vec<Token> {
+    let above = (0..draft.len() as NodeId).find(|&other| draft.children(Some(other)).any(|child| child == node));
+    let mut path = above.map_or_else(Vec::new, |above| path_to(draft, above));
+    path.push(draft.tokens()[node as usize]);
+    path
+}
+
+#[test]
+fn choices_are_the_draft_model_s_ranks_after_each_node_s_own_path() {
+    let expected = [vec![0], vec![2], vec![0, 0], vec![0, 3], vec![2, 0], vec![0, 3, 0]];
+    for (tokens, draft) in drafts(OPTIONS[2], SamplingParams::GREEDY, |_| false) {
+        let ranks_of = |node: NodeId| {
+            let (mut context, mut ranks) = (tokens.clone(), Vec::new());
+            for token in path_to(&draft, node) {
+                ranks.push(ranked(&context).iter().position(|other| *other == token).unwrap());
+                context.push(token);
+            }
+            ranks
+        };
+        let mut found: Vec<Vec<usize>> = (0..draft.len() as NodeId).map(ranks_of).collect();
+        found.sort_by_key(|ranks| (ranks.len(), ranks.clone()));
+        let mut wanted = expected.to_vec();
+        wanted.sort_by_key(|ranks| (ranks.len(), ranks.clone()));
+        assert_eq!(found, wanted);
+    }
+}
+
+#[test]
+fn a_grown_tree_holds_the_most_probable_paths() {
+    // With as many branches as tokens and nodes for one level and a bit, the best nodes can be found by hand.
+    let text = "tree = { nodes = 20, depth = 2, branch = 16 }";
+    let softmax = |context: &[Token]| {
+        let logits = small().logits(context);
+        let total: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+        logits.iter().map(|logit| f64::from(*logit).exp() / total).collect::<Vec<f64>>()
+    };
+    let host = host().shared();
+    let mut part = Tree::new(toml::from_str(&options(text)).unwrap(), host.handle()).unwrap();
+    let mut runner = Runner::new(&host, &mut part, 256).unwrap();
+    runner.admit(&mut part, SeqId(1), &[3, 9, 4, 1], usize::MAX).unwrap();
+    let draft = runner.propose(&mut part, &[SeqId(1)], 20).unwrap().into_drafts().remove(0);
+    let tokens = runner.tokens(SeqId(1)).to_vec();
+    let mut all = Vec::new();
+    for (first, probability) in softmax(&tokens).into_iter().enumerate() {
+        all.push((vec![first as Token], probability));
+        let context: Vec<Token> = tokens.iter().copied().chain([first as Token]).collect();
+        let second = softmax(&context).into_iter().enumerate();
+        all.extend(second.map(|(token, own)| (vec![first as Token, token as Token], probability * own)));
+    }
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut expected: Vec<Vec<Token>> = all.into_iter().take(20).map(|(path, _)| path).collect();
+    let mut found: Vec<Vec<Token>> = (0..draft.len() as NodeId).map(|node| path_to(&draft, node)).collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+}
+
+fn config_file(name: &str) -> PathBuf {
+    library("foretoken-draft-model", env!("CARGO_MANIFEST_DIR")).unwrap_or_else(|error| panic!("{error}"));
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../configs").join(name)
+}
+
+#[test]
+fn the_config_loads_it_and_it_conforms() {
+    let config = config::load(&config_file("tree.toml"), &[]).unwrap();
+    let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
+    assert_eq!(loaded.name(), "tree");
+    conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
+}
+
+/// Completions of four prompts, two of each, in order.
+fn completions(config: &str, overrides: &[&str]) -> Vec<Completion> {
+    let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
+    let mut engine = Engine::new(config::load(&config_file(config), &overrides).unwrap()).unwrap();
+    let mut sampling = engine.config().sampling.clone();
+    (sampling.max_tokens, sampling.ignore_eos, sampling.seed, sampling.n) = (60, true, 11, 2);
+    for salt in 0..4 {
+        let prompt = (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect();
+        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).unwrap();
+    }
+    let mut done = Vec::new();
+    engine.run(&mut |event| {
+        if let Event::Finished(completion) = event {
+            done.push(completion);
+        }
+    });
+    let faults: Vec<_> = engine.faults().filter_map(|(_, _, last)| last).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+    done.sort_by_key(|completion| (completion.request, completion.index));
+    done
+}
+
+#[test]
+fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
+    for temperature in ["sampling.temperature=0.0", "sampling.temperature=0.8"] {
+        let set = ["checks=true", "kv.num_slots=4096", temperature];
+        let plain = completions("plain.toml", &set);
+        for shape in [
+            "tree = { nodes = 32, depth = 8, branch = 8 }",
+            "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]",
+            "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates = \"without_replacement\"",
+        ] {
+            let options = format!("proposer.options={{ model = \"../examples/models/tiny-draft\", {shape} }}");
+            let drafted = completions("tree.toml", &[set[0], set[1], set[2], &options]);
+            assert_eq!((plain.len(), drafted.len()), (8, 8));
+            for (plain, drafted) in plain.iter().zip(&drafted) {
+                assert_eq!(plain.tokens(), drafted.tokens(), "{temperature} {shape}");
+            }
+            let steps = |all: &[Completion]| all.iter().map(|completion| completion.stats.steps).sum::<u64>();
+            println!("{temperature} {shape}: {} steps for {}", steps(&drafted), steps(&plain));
+            assert!(steps(&drafted) < steps(&plain), "{temperature} {shape}");
+        }
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let refusal = |text: &str| {
+        let host = host().shared();
+        let made = Tree::new(toml::from_str(&options(text)).unwrap(), host.handle());
+        made.err().map(|error| error.message).unwrap_or_default()
+    };
+    assert!(refusal("tree = {}\nchoices = [[0]]").contains("both given"));
+    assert!(refusal("tree = { branch = 0 }").contains("above 0"));
+    assert!(refusal("choices = [[0, 0]]").contains("without [0]"));
+    assert!(refusal("candidates = \"without_replacement\"").contains("needs choices"));
+    let message = refusal("choices = [[1]]\ncandidates = \"without_replacement\"");
+    assert!(message.contains("ranks"), "{message}");
+}
