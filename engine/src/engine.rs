@@ -20,7 +20,7 @@ use crate::model::rows::Rows;
 use crate::model::{Decoder, ForwardOut};
 use crate::plugins::host::Shared;
 use crate::plugins::proposers::ProposerSlot;
-use crate::request::{Event, Request, RequestError};
+use crate::request::{Completion, Event, Request, RequestError};
 use crate::sequence::{Sequence, Sharing, TextSide};
 use crate::step::{self, StepBuffers};
 use crate::text::{ChatTemplate, StopFilter, StreamDecoder, Tokenizer};
@@ -136,6 +136,24 @@ impl Engine {
         while self.has_work() {
             self.step(sink);
         }
+    }
+
+    /// Submits `requests`, steps until all have ended, and returns their completions in order.
+    ///
+    /// # Errors
+    /// If one cannot be served; those before it stay submitted.
+    pub fn complete(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<Vec<Completion>, RequestError> {
+        for request in requests {
+            self.submit(request)?;
+        }
+        let mut done = Vec::new();
+        self.run(&mut |event| {
+            if let Event::Finished(completion) = event {
+                done.push(completion);
+            }
+        });
+        done.sort_by_key(|completion| (completion.request, completion.index));
+        Ok(done)
     }
 
     /// The median cost of one pass with a single row after `context` tokens, in milliseconds: what a step of plain

@@ -249,4 +249,46 @@ class Eagle3(Head):
         return {**own, **self.llama_config()}
 
 
-HEADS = {"eagle": Eagle, "eagle3": Eagle3}
+class ResBlock(nn.Module):
+    """x + silu(W x + b); starts as x."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.linear = nn.Linear(shape.hidden, shape.hidden)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return states + F.silu(self.linear(states))
+
+
+class Medusa(Head):
+    """Medusa-1 (arXiv 2401.10774): head k guesses token i + 2 + k from the final norm's row i, each by itself."""
+
+    COUNT = 4
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        project = lambda: nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.lm_heads = nn.ModuleList(nn.Sequential(ResBlock(shape), project()) for _ in range(self.COUNT))
+
+    def begin(self, counts, target):
+        """Projections start as the target's."""
+        with torch.no_grad():
+            for head in self.lm_heads:
+                head[1].weight.copy_(target.model.embed_tokens.weight)
+
+    def shift(self, step):
+        return 1 + step
+
+    def unroll(self, target, tokens, rows, count):
+        yield from (head(rows[-1]) for head in self.lm_heads[:count])
+
+    def published(self):
+        return {name.removeprefix("lm_heads."): weight for name, weight in self.state_dict().items()}
+
+    def config(self):
+        return {"medusa_num_heads": self.COUNT, "medusa_num_layers": 1}
+
+
+HEADS = {"eagle": Eagle, "eagle3": Eagle3, "medusa": Medusa}

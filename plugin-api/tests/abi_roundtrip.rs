@@ -20,7 +20,11 @@ use parts::scheduler::Fcfs;
 
 fn fake() -> Arc<FakeHost> {
     let toy = || ToyModel::new(16, 5).with_order(usize::MAX);
-    let tensors = FakeTensors::new().with("head.weight", &[2, 3, 2], (0..12u8).map(f32::from).collect());
+    let tensors = FakeTensors::new().with_config("{ \"a\": 1 }").with(
+        "head.weight",
+        &[2, 3, 2],
+        (0..12u8).map(f32::from).collect(),
+    );
     FakeHost::new(toy()).with_model("draft", toy()).with_tensors("head", tensors).shared()
 }
 
@@ -157,6 +161,7 @@ fn tensors_and_models_cross() {
     assert_eq!((file.list()[0].name.as_str(), file.list()[0].shape.as_slice()), ("head.weight", &[2, 3, 2][..]));
     let view = file.view("head.weight").unwrap();
     assert_eq!((view.rows(), view.columns(), view.dtype()), (6, 2, DType::F32));
+    assert_eq!(file.config(), "{ \"a\": 1 }");
     assert_eq!(view.row_f32(5).unwrap(), [10.0, 11.0]);
     assert!(file.view("head.bias").err().unwrap().message.contains("head.weight"));
     assert!(host.load_model("no/such", None).err().unwrap().message.contains("no/such"));
@@ -172,4 +177,29 @@ fn tensors_and_models_cross() {
     host.lanes().mark(LaneId(0), &slots[..2]).unwrap();
     assert_eq!(fake.fake_lanes().valid_until(&[Slot(6), Slot(1), Slot(2)]), [2]);
     assert!(host.lanes().mark(LaneId(0), &[Slot(9)]).unwrap_err().message.contains("row 9 of 9"));
+}
+
+#[test]
+fn a_lane_is_lent_and_comes_back() {
+    let fake = fake();
+    let host = crossed(&fake);
+    let need = LaneNeed { name: "kv".to_owned(), bytes_per_slot: 2, scratch_rows: 1, source: LaneSource::Plugin };
+    fake.allocate_lanes(&[need], 3);
+    let lanes = host.lanes();
+    lanes
+        .lend(LaneId(0), &mut |memory| {
+            assert_eq!(memory.len(), 8);
+            memory[4..6].copy_from_slice(&[7, 9]);
+            // What is lent is nobody else's: an error, and no lock that is never opened.
+            assert!(host.lanes().read(LaneId(0), &[Slot(2)], &mut [0; 2]).is_err());
+            assert!(host.lanes().lend(LaneId(0), &mut |_| ()).unwrap_err().message.contains("lent"));
+        })
+        .unwrap();
+    let mut row = [0; 2];
+    lanes.read(LaneId(0), &[Slot(2)], &mut row).unwrap();
+    assert_eq!(row, [7, 9]);
+    let panicked = lanes.lend(LaneId(0), &mut |_| panic!("boom while it is lent")).unwrap_err();
+    assert_eq!(panicked.kind, ErrorKind::Panicked);
+    lanes.read(LaneId(0), &[Slot(2)], &mut row).unwrap();
+    assert!(lanes.lend(LaneId(4), &mut |_| ()).is_err());
 }

@@ -71,12 +71,13 @@ pub struct HostVtable {
     lane_read: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>, RSliceMut<'_, u8>) -> Crossing<()>,
     lane_write: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>, RSlice<'_, u8>) -> Crossing<()>,
     lane_copy: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>, RSlice<'_, Slot>) -> Crossing<()>,
-    lane_lend: unsafe extern "C" fn(*const c_void, LaneId, Loan) -> Crossing<()>,
     lane_mark: unsafe extern "C" fn(*const c_void, LaneId, RSlice<'_, Slot>) -> Crossing<()>,
     metric: unsafe extern "C" fn(*const c_void, RStr<'_>, f64),
     log: unsafe extern "C" fn(*const c_void, u8, RStr<'_>, RStr<'_>),
     #[sabi(last_prefix_field)]
     drop: unsafe extern "C" fn(*const c_void),
+    // Since 1.1.0: an older engine has none.
+    lane_lend: unsafe extern "C" fn(*const c_void, LaneId, Loan) -> Crossing<()>,
 }
 
 /// The engine behind its vtable: `data` is a boxed [`Host`] of the engine.
@@ -110,11 +111,11 @@ impl Make {
         lane_read,
         lane_write,
         lane_copy,
-        lane_lend,
         lane_mark,
         metric,
         log,
         drop,
+        lane_lend,
     })}
 }
 
@@ -275,10 +276,12 @@ impl LanesApi for HostObject {
     }
 
     fn lend(&self, lane: LaneId, work: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let older = || Error::failed("this engine cannot lend a lane; it is older than 1.1.0 of the plugin interface");
+        let call = self.vtable.lane_lend().ok_or_else(older)?;
         let mut work = Work { work, panicked: false };
         let loan = Loan { data: std::ptr::from_mut(&mut work).cast(), call: work_on };
         // SAFETY: see above; `work` outlives the call.
-        from_crossing(unsafe { (self.vtable.lane_lend())(self.data, lane, loan) })?;
+        from_crossing(unsafe { call(self.data, lane, loan) })?;
         if work.panicked {
             return Err(Error::new(ErrorKind::Panicked, "work on a lane panicked"));
         }

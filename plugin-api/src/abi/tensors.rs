@@ -20,9 +20,10 @@ use crate::types::{TensorInfo, TensorView};
 pub struct TensorsVtable {
     list: unsafe extern "C" fn(*const c_void) -> RString,
     view: for<'a> unsafe extern "C" fn(&'a c_void, RStr<'_>) -> Crossing<TensorView<'a>>,
-    config: unsafe extern "C" fn(*const c_void) -> RString,
     #[sabi(last_prefix_field)]
     drop: unsafe extern "C" fn(*const c_void),
+    // Since 1.1.0: an older engine has none.
+    config: unsafe extern "C" fn(*const c_void) -> RString,
 }
 
 /// A file behind its vtable: `data` is a boxed `Arc<dyn TensorsApi>` of the engine.
@@ -41,7 +42,7 @@ unsafe impl Sync for TensorsObject {}
 struct Make;
 
 impl Make {
-    staticref! {const TABLE: WithMetadata<TensorsVtable> = WithMetadata::new(TensorsVtable { list, view, config, drop })}
+    staticref! {const TABLE: WithMetadata<TensorsVtable> = WithMetadata::new(TensorsVtable { list, view, drop, config })}
 }
 
 impl TensorsObject {
@@ -66,7 +67,7 @@ impl TensorsApi for TensorsObject {
 
     fn config(&self) -> String {
         // SAFETY: `data` belongs to `vtable`.
-        unsafe { (self.vtable.config())(self.data) }.into()
+        self.vtable.config().map(|config| unsafe { config(self.data) }.into()).unwrap_or_default()
     }
 
     fn view(&self, name: &str) -> Result<TensorView<'_>> {

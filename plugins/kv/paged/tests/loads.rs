@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use foretoken::config::{self, Override};
 use foretoken::plugins::registry::Registry;
-use foretoken::{Engine, Event, FinishReason, Request};
+use foretoken::{Engine, FinishReason, Request};
 use foretoken_plugin_api::abi::kv::LoadedKv;
 use foretoken_plugin_api::testkit::conformance::{Fixture, part};
 use foretoken_plugin_api::testkit::{FakeHost, ToyModel, library};
@@ -42,21 +42,16 @@ fn completions(overrides: &[&str]) -> Vec<Vec<u32>> {
     let mut sampling = config.sampling.clone();
     (sampling.max_tokens, sampling.ignore_eos, sampling.n) = (40, true, 3);
     let mut engine = Engine::new(config).unwrap();
-    for salt in 0..4 {
-        let prompt = (0..20 + 9 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect();
-        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).unwrap();
-    }
-    let mut done = Vec::new();
-    engine.run(&mut |event| {
-        if let Event::Finished(completion) = event {
-            assert_eq!(completion.reason, FinishReason::Length);
-            done.push((completion.request, completion.index, completion.tokens().to_vec()));
-        }
+    let requests = (0..4).map(|salt| Request {
+        prompt: (0..20 + 9 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect(),
+        sampling: sampling.clone(),
+        text: false,
     });
+    let done = engine.complete(requests).unwrap();
+    assert!(done.iter().all(|completion| completion.reason == FinishReason::Length));
     let stats = engine.kv_stats().unwrap();
     assert_eq!((stats.free, stats.held), (stats.total, 0));
-    done.sort();
-    done.into_iter().map(|(_, _, tokens)| tokens).collect()
+    done.iter().map(|completion| completion.tokens().to_vec()).collect()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use foretoken::config::{self, Override};
 use foretoken::plugins::registry::Registry;
-use foretoken::{Completion, Engine, Event, Request};
+use foretoken::{Completion, Engine, Request};
 use foretoken_draft_model::Tree;
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
 use foretoken_plugin_api::testkit::{FakeHost, RecordedDraft, Runner, ToyModel, library};
@@ -157,19 +157,14 @@ fn completions(config: &str, overrides: &[&str]) -> Vec<Completion> {
     let mut engine = Engine::new(config::load(&config_file(config), &overrides).unwrap()).unwrap();
     let mut sampling = engine.config().sampling.clone();
     (sampling.max_tokens, sampling.ignore_eos, sampling.seed, sampling.n) = (60, true, 11, 2);
-    for salt in 0..4 {
-        let prompt = (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect();
-        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).unwrap();
-    }
-    let mut done = Vec::new();
-    engine.run(&mut |event| {
-        if let Event::Finished(completion) = event {
-            done.push(completion);
-        }
+    let requests = (0..4).map(|salt| Request {
+        prompt: (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect(),
+        sampling: sampling.clone(),
+        text: false,
     });
+    let done = engine.complete(requests).unwrap();
     let faults: Vec<_> = engine.faults().filter_map(|(_, _, last)| last).collect();
     assert!(faults.is_empty(), "{faults:?}");
-    done.sort_by_key(|completion| (completion.request, completion.index));
     done
 }
 

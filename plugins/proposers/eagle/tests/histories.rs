@@ -1,15 +1,14 @@
 //! The proposer on a toy: it conforms, and what it drafts does not depend on when it last drafted.
 #![forbid(unsafe_code)]
 
+mod support;
+
 use foretoken_eagle::Eagle;
 use foretoken_plugin_api::Proposer;
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
-use foretoken_plugin_api::testkit::{FakeHost, FakeTensors, RecordedDraft, Runner, ToyModel};
+use foretoken_plugin_api::testkit::{RecordedDraft, Runner};
 use foretoken_plugin_api::{SamplingParams, SeqId, Token};
 
-const VOCAB: usize = 16;
-const CONFIG: &str = r#"{ "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "head_dim": 8,
-    "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "bias": true }"#;
 const OPTIONS: [&str; 5] = [
     "num_speculative_tokens = 4",
     "num_speculative_tokens = 4\ndraft_sampling = \"deterministic\"",
@@ -18,35 +17,6 @@ const OPTIONS: [&str; 5] = [
     "choices = [[0], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0]]",
 ];
 
-/// An EAGLE head of made-up weights for the toy, whose hidden rows are as wide as its vocabulary.
-fn head() -> FakeTensors {
-    let shapes: [(&str, &[usize]); 11] = [
-        ("fc.weight", &[16, 32]),
-        ("fc.bias", &[16]),
-        ("embed_tokens.weight", &[16, 16]),
-        ("layers.0.self_attn.q_proj.weight", &[16, 16]),
-        ("layers.0.self_attn.k_proj.weight", &[8, 16]),
-        ("layers.0.self_attn.v_proj.weight", &[8, 16]),
-        ("layers.0.self_attn.o_proj.weight", &[16, 16]),
-        ("layers.0.mlp.gate_proj.weight", &[24, 16]),
-        ("layers.0.mlp.up_proj.weight", &[24, 16]),
-        ("layers.0.mlp.down_proj.weight", &[16, 24]),
-        ("layers.0.post_attention_layernorm.weight", &[16]),
-    ];
-    let mut state = 12345u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    shapes.iter().fold(FakeTensors::new().with_config(CONFIG), |tensors, (name, shape)| {
-        tensors.with(name, shape, (0..shape.iter().product()).map(|_| next()).collect())
-    })
-}
-
-fn host() -> FakeHost {
-    FakeHost::new(ToyModel::new(VOCAB, 5).with_order(usize::MAX)).with_tensors("head", head())
-}
-
 fn options(text: &str) -> String {
     format!("model = \"head\"\n{text}")
 }
@@ -54,18 +24,20 @@ fn options(text: &str) -> String {
 #[test]
 fn it_conforms() {
     for text in OPTIONS {
-        conformance::proposer::<Eagle>(&Fixture::new(&options(text)).with_host(host)).assert_passed();
+        conformance::proposer::<Eagle>(&Fixture::new(&options(text)).with_host(|| support::host("head")))
+            .assert_passed();
     }
 }
 
 /// The drafts of three sequences after 12 steps, in which the proposer was asked where `is_asked` says so.
 fn drafts(text: &str, sampling: SamplingParams, is_asked: fn(usize) -> bool) -> Vec<RecordedDraft> {
-    let host = host().shared();
+    let host = support::host("head").shared();
     let mut part = Eagle::new(toml::from_str(&options(text)).unwrap(), host.handle()).unwrap();
     let mut runner = Runner::new(&host, &mut part, 512).unwrap().with_sampling(sampling);
     let ids = [SeqId(1), SeqId(2), SeqId(3)];
     for id in ids {
-        let prompt: Vec<Token> = (0..3 + 4 * id.0).map(|index| ((index * 5 + id.0) % VOCAB as u64) as Token).collect();
+        let prompt: Vec<Token> =
+            (0..3 + 4 * id.0).map(|index| ((index * 5 + id.0) % support::VOCAB as u64) as Token).collect();
         runner.admit(&mut part, id, &prompt, 4).unwrap();
     }
     for step in 0..12 {
@@ -96,7 +68,7 @@ fn a_pause_changes_no_draft() {
 #[test]
 fn options_and_files_that_do_not_fit_are_refused() {
     let refusal = |text: &str| {
-        let host = host().shared();
+        let host = support::host("head").shared();
         let made = Eagle::new(toml::from_str(text).unwrap(), host.handle());
         made.err().map(|error| error.message).unwrap_or_default()
     };

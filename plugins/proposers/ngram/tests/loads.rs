@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use foretoken::config::{self, Override};
 use foretoken::plugins::registry::Registry;
-use foretoken::{Completion, Engine, Event, Request};
+use foretoken::{Completion, Engine, Request};
 use foretoken_ngram::Ngram;
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
 use foretoken_plugin_api::testkit::library;
@@ -37,18 +37,13 @@ fn completions(config: &str, overrides: &[&str]) -> Vec<Completion> {
     let mut sampling = config.sampling.clone();
     (sampling.max_tokens, sampling.ignore_eos, sampling.seed) = (60, true, 11);
     let mut engine = Engine::new(config).unwrap();
-    for salt in 0..4 {
-        let prompt = (0..24 + 5 * salt).map(|index| 40 + (index % 7) * (salt + 3)).collect();
-        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).unwrap();
-    }
-    let mut done = Vec::new();
-    engine.run(&mut |event| {
-        if let Event::Finished(completion) = event {
-            done.push(completion);
-        }
+    let requests = (0..4).map(|salt| Request {
+        prompt: (0..24 + 5 * salt).map(|index| 40 + (index % 7) * (salt + 3)).collect(),
+        sampling: sampling.clone(),
+        text: false,
     });
+    let done = engine.complete(requests).unwrap();
     assert!(engine.faults().all(|(_, faults, _)| faults == 0));
-    done.sort_by_key(|completion| completion.request);
     done
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use foretoken::config::{self, Override};
 use foretoken::plugins::registry::Registry;
-use foretoken::{Engine, Event, FinishReason, Request};
+use foretoken::{Engine, FinishReason, Request};
 use foretoken_plugin_api::ErrorKind;
 use foretoken_plugin_api::abi::scheduler::LoadedScheduler;
 use foretoken_plugin_api::testkit::conformance::{Fixture, part};
@@ -48,19 +48,14 @@ fn completions(overrides: &[&str]) -> Vec<Vec<u32>> {
     let mut sampling = config.sampling.clone();
     (sampling.max_tokens, sampling.ignore_eos) = (40, true);
     let mut engine = Engine::new(config).unwrap();
-    for salt in 0..8 {
-        let prompt = (0..20 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect();
-        engine.submit(Request { prompt, sampling: sampling.clone(), text: false }).unwrap();
-    }
-    let mut done = Vec::new();
-    engine.run(&mut |event| {
-        if let Event::Finished(completion) = event {
-            assert_eq!(completion.reason, FinishReason::Length);
-            done.push((completion.request, completion.tokens().to_vec()));
-        }
+    let requests = (0..8).map(|salt| Request {
+        prompt: (0..20 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect(),
+        sampling: sampling.clone(),
+        text: false,
     });
-    done.sort();
-    done.into_iter().map(|(_, tokens)| tokens).collect()
+    let done = engine.complete(requests).unwrap();
+    assert!(done.iter().all(|completion| completion.reason == FinishReason::Length));
+    done.iter().map(|completion| completion.tokens().to_vec()).collect()
 }
 
 #[test]
