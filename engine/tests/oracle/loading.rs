@@ -167,9 +167,12 @@ fn missing_files_and_unknown_architectures_are_named() {
     let empty = tempfile::tempdir().unwrap();
     assert!(refusal(empty.path()).1.contains("config.json"));
     let folder = small().write_config();
+    std::fs::write(folder.path().join("tf_model.h5"), "").unwrap();
+    let text = refusal(folder.path()).1;
+    assert!(text.contains("tf_model.h5") && text.contains("Convert"), "{text}");
     std::fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
     let text = refusal(folder.path()).1;
-    assert!(text.contains("pytorch_model.bin") && text.contains("Convert"), "{text}");
+    assert!(text.contains("pytorch_model.bin is not a file of tensors that PyTorch saved"), "{text}");
     let unknown = Model { config: json!({"architectures": ["GemmaForCausalLM"]}), ..small() }.write();
     assert!(refusal(unknown.path()).1.contains("nearest is `LlamaForCausalLM`"));
 }
