@@ -1,7 +1,7 @@
 """The optimiser pair, the learning-rate schedule, and the precision to compute in.
 
-Neighbours: `train.py` and `heads.py` build it once and call `step`. Hidden matrices get Muon (Jordan et al., 2024: momentum made
-orthogonal by a Newton-Schulz iteration), the embedding and the norms AdamW.
+Neighbours: `train.py` and `heads.py` build it once and call `step`. Hidden matrices get Muon (Jordan et al., 2024:
+momentum made orthogonal by a Newton-Schulz iteration), what is as tall as a vocabulary and the norms AdamW.
 
 Surprising decision: Muon and not AdamW for everything. At this size it needs clearly fewer tokens for the same loss,
 and same-shaped matrices are orthogonalised in one batched product, so a step costs little more.

@@ -9,6 +9,7 @@ use foretoken_plugin_api as api;
 use half::{bf16, f16};
 
 use crate::blocks::Linear;
+use crate::bytes::AlignedBytes;
 use crate::ops::warp::WarpParams;
 use crate::{Exec, KernelError, NoiseKey, Parallel, SharedBytes, Weight, WeightDtype};
 
@@ -69,8 +70,11 @@ impl Weight {
             other => return Err(KernelError::ViewDtype { tensor: tensor.to_owned(), got: format!("{other:?}") }),
         };
         if dtype.is_none_or(|dtype| dtype == stored) {
-            let bytes: Vec<u8> = (0..rows).flat_map(|row| view.row_bytes(row)).copied().collect();
-            return Ok(Self::new(tensor, stored, [rows, cols], SharedBytes::copied(&bytes))?.arranged(exec));
+            let mut bytes = AlignedBytes::zeroed(stored.byte_len([rows, cols]));
+            for (row, bytes) in bytes.as_mut().chunks_exact_mut(stored.byte_len([1, cols]).max(1)).enumerate() {
+                bytes.copy_from_slice(view.row_bytes(row));
+            }
+            return Ok(Self::new(tensor, stored, [rows, cols], SharedBytes::from(bytes))?.arranged(exec));
         }
         let mut values = vec![0.0; rows * cols];
         for (row, values) in values.chunks_mut(cols.max(1)).enumerate() {

@@ -1,8 +1,8 @@
 //! One layer of a Llama-like decoder: norm, attention, residual, norm, gated MLP, residual.
 //!
 //! Qwen's biases and per-head norms are options of the same layer. The two halves, [`DecoderLayer::attend`] and
-//! [`DecoderLayer::feed_forward`], are public, for heads whose attention reads something else than the residual stream (EAGLE-3
-//! feeds it twice the width) or has no input norm. The residual stream is f32 throughout.
+//! [`DecoderLayer::feed_forward`], are public, for heads whose attention reads something else than the residual stream
+//! (EAGLE-3 feeds it twice the width). The residual stream is f32 throughout.
 
 use super::workspace::sized;
 use super::{KvViewMut, Linear, Workspace};

@@ -117,12 +117,12 @@ impl Draft {
         &self.frontier
     }
 
-    /// Takes in the logits of the anchor or of the whole frontier, each with its row of the pass. `target` maps the network's
+    /// Takes in the logits of the anchor or of the whole frontier, each with its row of the pass. `targets` maps the network's
     /// tokens; `full` is room for a row over the target's vocabulary.
     pub(super) fn grow(
         &mut self,
         rows: &[(usize, &[f32])],
-        target: &dyn Fn(Token) -> Token,
+        targets: &[Token],
         full: &mut [f32],
         drafts: &mut Drafts<'_>,
     ) -> Result<(), DraftError> {
@@ -131,8 +131,7 @@ impl Draft {
         match &mut self.growth {
             Growth::Chain { sampling, left, last } => {
                 let Some(&(row, logits)) = rows.first() else { return Ok(()) };
-                spread(logits, target, full);
-                let (node, token) = sampling.guess(drafts, number, *last, full)?;
+                let (node, token) = sampling.guess(drafts, number, *last, spread(logits, targets, full))?;
                 (*last, *left) = (Some(node), left.saturating_sub(1));
                 if *left > 0 {
                     self.add_front(token, row, above.first(), Place::Chain);
@@ -146,7 +145,7 @@ impl Draft {
                         _ => None,
                     });
                     for (token, probability) in most_probable(logits, width) {
-                        grower.offer(parent, target(token), probability);
+                        grower.offer(parent, target(targets, token), probability);
                     }
                 }
                 if !grower.advance() {
@@ -177,13 +176,13 @@ impl Draft {
                     let mut guessed: Vec<(NodeId, Token)> = Vec::with_capacity(width);
                     match sampling {
                         DraftSampling::Drawn => {
-                            spread(logits, target, full);
-                            drafts.draw_n(number, parent_node, full, width, &mut guessed)?;
+                            let logits = spread(logits, targets, full);
+                            drafts.draw_n(number, parent_node, logits, width, &mut guessed)?;
                         }
                         DraftSampling::Deterministic => {
                             let wanted = |rank: usize| tree.children(parent).any(|(_, other)| other == rank);
                             for (rank, (token, _)) in most_probable(logits, width).enumerate() {
-                                let token = target(token);
+                                let token = target(targets, token);
                                 let node = if wanted(rank) { drafts.push(number, parent_node, token)? } else { 0 };
                                 guessed.push((node, token));
                             }
@@ -213,12 +212,21 @@ impl Draft {
     }
 }
 
+/// The target's token for one of the network's.
+fn target(targets: &[Token], token: Token) -> Token {
+    targets.get(token as usize).copied().unwrap_or(token)
+}
+
 /// The network's logits over the target's vocabulary; what it cannot guess is impossible.
-fn spread(logits: &[f32], target: &dyn Fn(Token) -> Token, full: &mut [f32]) {
-    full.fill(f32::NEG_INFINITY);
-    for (token, logit) in (0..).zip(logits) {
-        full[target(token) as usize] = *logit;
+fn spread<'a>(logits: &'a [f32], targets: &[Token], full: &'a mut [f32]) -> &'a [f32] {
+    if targets.is_empty() {
+        return logits;
     }
+    full.fill(f32::NEG_INFINITY);
+    for (token, logit) in targets.iter().zip(logits) {
+        full[*token as usize] = *logit;
+    }
+    full
 }
 
 #[cfg(test)]
@@ -228,7 +236,8 @@ mod tests {
     #[test]
     fn logits_of_another_vocabulary_are_spread_and_the_rest_is_impossible() {
         let mut full = [0.0; 4];
-        spread(&[1.0, 2.0], &|token| [3, 1][token as usize], &mut full);
-        assert_eq!(full, [f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY, 1.0]);
+        let wide = spread(&[1.0, 2.0], &[3, 1], &mut full);
+        assert_eq!(wide, [f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY, 1.0]);
+        assert_eq!(spread(&[1.0, 2.0], &[], &mut full), [1.0, 2.0]);
     }
 }

@@ -11,12 +11,14 @@
 mod draft;
 mod pass;
 
-pub use draft::{Draft, Front, Growth};
+pub use draft::Growth;
 pub use pass::{DraftPass, Stretch};
+
+use draft::Draft;
 
 use crate::author::{Drafts, Host};
 use crate::error::{DraftError, Error, Result};
-use crate::types::{LaneId, ProposeBatch, Slot, Token};
+use crate::types::{LaneId, ProposeBatch, Token};
 
 /// What runs the rows.
 pub trait DraftNetwork {
@@ -29,9 +31,9 @@ pub trait DraftNetwork {
     /// Width of a row of logits.
     fn vocab_size(&self) -> usize;
 
-    /// The target's token for one of the network's.
-    fn target_token(&self, token: Token) -> Token {
-        token
+    /// The target's token for each of the network's; empty where they are the same.
+    fn targets(&self) -> &[Token] {
+        &[]
     }
 }
 
@@ -48,6 +50,8 @@ pub struct DraftLane {
     pub group_len: usize,
     /// Most rows of one pass while bringing up.
     pub max_rows: usize,
+    /// The target's vocabulary.
+    pub vocab_size: usize,
 }
 
 impl DraftLane {
@@ -82,7 +86,7 @@ impl Drafting {
         let (rows, needed) = (host.lanes().rows(lane.lane), lane.total_scratch());
         let short = || Error::failed(format!("lane {} of {rows} rows has no {needed} scratch rows", lane.lane.0));
         let first = rows.checked_sub(needed).ok_or_else(short)? as u32;
-        self.full.resize(host.target().vocab_size, 0.0);
+        self.full.resize(lane.vocab_size, 0.0);
         for group in wanted.chunks(lane.group_len.max(1)) {
             let block = lane.scratch_rows as u32;
             let start = |(place, &number): (u32, &usize)| {
@@ -133,21 +137,15 @@ impl Drafting {
         let asked = &self.pass.asked;
         let rows: Vec<(usize, &[f32])> =
             asked.iter().map(|(_, row)| *row).zip(self.logits.chunks_exact(network.vocab_size())).collect();
-        let target = |token| network.target_token(token);
         let mut start = 0;
         for chunk in asked.chunk_by(|a, b| a.0 == b.0) {
             let rows = &rows[start..start + chunk.len()];
             start += chunk.len();
-            match growing[chunk[0].0].grow(rows, &target, &mut self.full, drafts) {
+            match growing[chunk[0].0].grow(rows, network.targets(), &mut self.full, drafts) {
                 Ok(()) | Err(DraftError::BudgetExhausted) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
-}
-
-/// A committed token's slot is its row; the anchor and drafted tokens have scratch rows.
-fn is_committed(slots: &[Slot], row: usize) -> bool {
-    row < slots.len()
 }

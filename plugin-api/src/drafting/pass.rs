@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Draft, DraftLane, is_committed};
+use super::DraftLane;
+use super::draft::Draft;
 use crate::types::{ProposeBatch, Slot, Token};
 
 /// Rows of one sequence that follow each other.
@@ -120,9 +121,8 @@ impl DraftPass {
             let slots = batch.sequences()[growing[*draft].number()].slots();
             let Some(first) = stretch.first_token else { continue };
             let from = if first == skipped { 0 } else { first };
-            marks.extend(
-                (from..first + stretch.rows.len()).filter(|row| is_committed(slots, *row)).map(|row| slots[row]),
-            );
+            // The anchor has no slot yet; its row is a scratch row.
+            marks.extend_from_slice(&slots[from..(first + stretch.rows.len()).min(slots.len())]);
         }
         marks
     }

@@ -15,7 +15,7 @@ use crate::draft_model::{MAX_GROUP, check_vocabulary};
 use crate::passes::{LANE, MAX_ROWS};
 use crate::{Candidates, TreeOptions};
 
-/// What a tree is where the options name neither shape: 32 nodes, of which a chain model's five levels take the most.
+/// What a tree is where the options name no shape.
 const DEFAULT_SHAPE: TreeShape = TreeShape { nodes: 32, depth: 8, branch: 8 };
 
 /// Drafts trees with a smaller model.
@@ -87,6 +87,7 @@ impl Proposer for Tree {
                 most => most.min(MAX_GROUP),
             },
             max_rows: MAX_ROWS,
+            vocab_size: facts.vocab_size,
         };
         let network = Service { host: host.clone(), model, lane: LANE, vocab_size: facts.vocab_size };
         let (candidates, drafting) = (options.candidates, Drafting::default());

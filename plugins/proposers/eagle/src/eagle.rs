@@ -83,6 +83,7 @@ impl Proposer for Eagle {
                 most => most.min(MAX_GROUP),
             },
             max_rows: MAX_ROWS,
+            vocab_size: host.target().vocab_size,
         };
         let (embeddings, features, before, hidden, bytes, asked) = Default::default();
         let head = Head { host: host.clone(), network, embeddings, features, before, hidden, bytes, asked };
@@ -171,8 +172,8 @@ impl DraftNetwork for Head {
         self.network.vocab_size()
     }
 
-    fn target_token(&self, token: Token) -> Token {
-        self.network.target_token(token)
+    fn targets(&self) -> &[Token] {
+        self.network.targets()
     }
 }
 

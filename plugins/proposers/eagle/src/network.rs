@@ -157,9 +157,9 @@ impl Network {
         self.vocab_size
     }
 
-    /// The target's token for one of the head's.
-    pub fn target_token(&self, token: Token) -> Token {
-        self.targets.get(token as usize).copied().unwrap_or(token)
+    /// The target's token for each of the head's; empty where they are the same.
+    pub fn targets(&self) -> &[Token] {
+        &self.targets
     }
 
     /// The target's hidden rows (`[rows, hidden layers * hidden_size]`) as features, `[rows, hidden_size]`.

@@ -29,13 +29,13 @@ fn folder() -> PathBuf {
 /// An engine's host around the small target, or one whose facts the test changes.
 fn host(change: impl FnOnce(&mut TargetFacts)) -> Host {
     let exec = Exec::cpu(2).unwrap();
-    let target = Decoder::load(&folder().join("target"), WeightDtype::F32, exec.clone()).unwrap();
+    let target = Decoder::load(&folder().join("base"), WeightDtype::F32, exec.clone()).unwrap();
     let architecture = target.architecture();
     let mut facts = TargetFacts {
         vocab_size: architecture.vocab_size,
         hidden_size: architecture.hidden_size,
         num_layers: architecture.layers,
-        path: "target".to_owned(),
+        path: "base".to_owned(),
         ..TargetFacts::default()
     };
     change(&mut facts);
@@ -128,7 +128,7 @@ fn a_head_for_another_target_is_refused_by_name() {
     assert!(message.contains("d2t") && message.contains("40"), "{message}");
     let message = refusal("speculators", |facts| facts.num_layers = 3);
     assert!(message.contains("eagle_aux_hidden_state_layer_ids"), "{message}");
-    let message = refusal("target", |_| {});
+    let message = refusal("base", |_| {});
     assert!(message.contains("fc.weight"), "{message}");
     let message = refusal("nothing", |_| {});
     assert!(message.contains("nothing"), "{message}");

@@ -65,7 +65,7 @@ def main() -> None:
     torch.manual_seed(3)
     target = Llama(SHAPE)
     shake(target)
-    write("target", dict(target.named_parameters()), {**config_of(SHAPE, 0), "torch_dtype": "float32"})
+    write("base", dict(target.named_parameters()), {**config_of(SHAPE, 0), "torch_dtype": "float32"})
 
     eagle = Eagle(SHAPE)
     shake(eagle)

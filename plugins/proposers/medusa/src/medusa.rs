@@ -31,6 +31,7 @@ pub struct Medusa {
     heads: Heads,
     form: Form,
     vocab_size: usize,
+    hidden_size: usize,
     bytes: Vec<u8>,
     hidden: Vec<f32>,
     logits: Vec<f32>,
@@ -43,7 +44,7 @@ impl Proposer for Medusa {
     fn new(options: MedusaOptions, host: Host) -> Result<Self> {
         let dtype = options.dtype.as_deref().map(|name| dtype_named("medusa", name)).transpose()?;
         let heads = Heads::load(&options.model, dtype, &host)?;
-        let vocab_size = host.target().vocab_size;
+        let (vocab_size, hidden_size) = (host.target().vocab_size, host.target().hidden_size);
         let form = match (options.tree, &options.choices) {
             (Some(_), Some(_)) => {
                 return Err(Error::options("medusa: tree and choices are both given, expected one of them"));
@@ -79,7 +80,7 @@ impl Proposer for Medusa {
             }
         };
         let (bytes, hidden, logits, top) = Default::default();
-        Ok(Self { host, heads, form, vocab_size, bytes, hidden, logits, top })
+        Ok(Self { host, heads, form, vocab_size, hidden_size, bytes, hidden, logits, top })
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
@@ -94,7 +95,7 @@ impl Proposer for Medusa {
         if wanted.is_empty() {
             return Ok(());
         }
-        self.bytes.resize(slots.len() * self.host.target().hidden_size * size_of::<f32>(), 0);
+        self.bytes.resize(slots.len() * self.hidden_size * size_of::<f32>(), 0);
         self.host.lanes().read(HIDDEN, &slots, &mut self.bytes)?;
         self.hidden.clear();
         self.hidden.extend(self.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
@@ -138,7 +139,8 @@ impl Medusa {
     /// Drafts for batch sequence `number`, whose logits are row `row` of `rows` of every head.
     fn draft(&mut self, row: usize, rows: usize, number: usize, drafts: &mut Drafts<'_>) -> Result<(), DraftError> {
         let (depth, vocab_size) = (self.depth(), self.vocab_size);
-        let logits = |head: usize| &self.logits[(head * rows + row) * vocab_size..][..vocab_size];
+        let all = &self.logits;
+        let logits = |head: usize| &all[(head * rows + row) * vocab_size..][..vocab_size];
         let width = match &self.form {
             Form::Chain { sampling, .. } => {
                 let mut last = None;
@@ -152,7 +154,7 @@ impl Medusa {
         };
         self.top.clear();
         for head in 0..depth {
-            self.top.extend(most_probable(&self.logits[(head * rows + row) * vocab_size..][..vocab_size], width));
+            self.top.extend(most_probable(logits(head), width));
         }
         match &mut self.form {
             Form::Chain { .. } => Ok(()),

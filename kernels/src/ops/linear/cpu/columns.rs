@@ -5,8 +5,8 @@
 //! need no widening: fewer loads, half of the instructions, a fifth of the traffic from the second-level cache. It is the
 //! tile of every dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008),
 //! but for the order: an element is still one 16-lane sum over ascending k and one horizontal sum, bit for bit that of
-//! `rows`. So lanes are summed one after the other, each with all registers, in the order in which the
-//! horizontal sum folds them.
+//! `rows`. So lanes are summed one after the other, each with all registers, in the order in which the horizontal sum
+//! folds them.
 
 use super::{AHEAD, WeightBlock};
 use crate::quant::PANEL;
