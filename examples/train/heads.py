@@ -3,6 +3,9 @@
 Neighbours: `heads_model.py` computes, `continuations.py` writes the text, `optim.py` updates, `export.py` reads the
 target. The target is frozen: a head learns to foretell what the target writes next from the target's own hidden rows.
 
+The target foretells what follows a token of any text, so training text serves too, and there is more of it than a
+target writes in an hour.
+
 Surprising decision: every step of a batch runs the head several times over the same text, each time on its own last
 guesses instead of the target's hidden rows (training-time test, EAGLE-3, arXiv 2503.01840, section 3.1). A head that
 has only ever seen the target's rows drafts one good token and then none.
@@ -48,12 +51,11 @@ def head_loss(head, target, batch: torch.Tensor, steps: int) -> tuple[torch.Tens
         rows, logits = target_rows(target, tokens)
         wanted = (logits / TEACHER_TEMPERATURE).softmax(-1)
     total, hits = torch.zeros((), device=batch.device), []
-    for step, guess in enumerate(head.unroll(target, tokens, rows, steps)):
-        teacher = wanted[:, head.shift(step) :]
-        guess, teacher = guess[:, : teacher.shape[1]], teacher[:, : guess.shape[1]]
+    for step, (guess, places) in enumerate(head.unroll(target, tokens, rows, steps)):
+        teacher = wanted[:, places]
         # The target foretells what follows a prompt's tokens too, but is asked about its own.
-        weight = torch.where(learned, 1.0, PROMPT_WEIGHT)[:, head.shift(step) :][:, : guess.shape[1]]
-        counts = learned[:, head.shift(step) :][:, : guess.shape[1]].float()
+        weight = torch.where(learned, 1.0, PROMPT_WEIGHT)[:, places]
+        counts = learned[:, places].float()
         log = guess.float().log_softmax(-1)
         loss = -(head.restrict(teacher) * log).sum(-1)
         total = total + STEP_DECAY**step * (loss * weight).sum() / weight.sum()
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=448, help="tokens per sequence")
     parser.add_argument("--unroll", type=int, default=5, help="steps that the head is run on its own guesses")
     parser.add_argument("--continuations", type=int, default=24, help="batches of the target's own text")
+    parser.add_argument("--text", type=float, default=0.5, help="share of training text, beside the target's own")
     parser.add_argument("--rate", type=float, default=0.6, help="share of the recipe's peak learning rates")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
@@ -155,8 +158,9 @@ def main() -> None:
     text = Sampler(load_streams(tokenizer, args.data, args.work), MIX, 0, args.seed)
     stamp = args.target.name
     written = continuations.load_or_write(target, text, args.continuations, args.work / f"continuations-{stamp}.npy")
-    streams = {"continuations": continuations.mark_prompts(written)}
-    sampler = Sampler(streams, {"continuations": 1.0}, 0, args.seed)
+    streams = {**text.streams, "continuations": continuations.mark_prompts(written)}
+    mix = {name: share * args.text for name, share in MIX.items()}
+    sampler = Sampler(streams, {**mix, "continuations": 1 - args.text}, 0, args.seed)
     head = HEADS[args.head](target.shape)
     print(f"{args.head}: {sum(weight.numel() for weight in head.parameters()):,} parameters", flush=True)
     head.begin(torch.bincount(torch.from_numpy(written.astype(np.int64)), minlength=target.shape.vocab), target)

@@ -9,6 +9,8 @@ Surprising decision: an unrolled step attends to the first step's keys up to whe
 draft's keys after it, as it will when it drafts; so the keys of all steps are kept, and each step gathers a few.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -38,13 +40,15 @@ class DraftAttention(nn.Module):
         self.k_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
         self.v_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
 
     def forward(self, states: torch.Tensor, cos, sin, cache: list) -> torch.Tensor:
         """Step `len(cache)` on `states`, `[rows, length, width]`; appends its keys and values to `cache`."""
         rows, length, _ = states.shape
         step, shape = len(cache), self.shape
         split = lambda wide: wide.view(rows, length, -1, shape.head_dim).transpose(1, 2)
-        query, key = rotate(split(self.q_proj(states)), cos, sin), rotate(split(self.k_proj(states)), cos, sin)
+        query = rotate(self.q_norm(split(self.q_proj(states))), cos, sin)
+        key = rotate(self.k_norm(split(self.k_proj(states))), cos, sin)
         groups = shape.heads // shape.kv_heads
         key, value = (kv.repeat_interleave(groups, dim=1) for kv in (key, split(self.v_proj(states))))
         cache.append((key, value))
@@ -77,9 +81,9 @@ class Head(nn.Module):
             if weight.dim() == 2:
                 nn.init.normal_(weight, std=0.02)
 
-    def shift(self, step: int) -> int:
-        """How far ahead of row i the target foretells the token that step `step` guesses there."""
-        return 1
+    def unroll(self, target: Llama, tokens: torch.Tensor, rows: list[torch.Tensor], count: int):
+        """Yields `count` steps: logits of guesses, and the rows of the target that foretell the same tokens."""
+        raise NotImplementedError
 
     def restrict(self, wanted: torch.Tensor) -> torch.Tensor:
         """The target's distribution over the head's own vocabulary."""
@@ -115,14 +119,14 @@ class Head(nn.Module):
         }
 
     def steps(self, target: Llama, tokens: torch.Tensor, features: torch.Tensor, count: int):
-        """Runs `step(embeddings, features, cos, sin, cache)` of a recurrent head `count` times; yields its guesses."""
+        """Runs `step(embeddings, features, cos, sin, cache)` of a recurrent head `count` times."""
         embeddings = target.model.embed_tokens(tokens[:, 1:])
         length = embeddings.shape[1]
         cos, sin, cache = self.cos[:length], self.sin[:length], []
         features = features[:, :length]
         for _ in range(count):
             features, logits = self.step(target, embeddings, features, cos, sin, cache)
-            yield logits
+            yield logits, torch.arange(1, length + 1, device=tokens.device)
             # The head's feature of row i stands for position i + 1.
             features = torch.cat([features[:, :1], features[:, :-1]], dim=1)
 
@@ -249,6 +253,58 @@ class Eagle3(Head):
         return {**own, **self.llama_config()}
 
 
+class MtpLayer(nn.Module):
+    """A multi-token-prediction module: normed embedding and feature joined, then a whole decoder layer."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.enorm = Norm(shape)
+        self.hnorm = Norm(shape)
+        self.eh_proj = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
+        self.input_layernorm = Norm(shape)
+        self.self_attn = DraftAttention(shape, shape.hidden)
+        self.post_attention_layernorm = Norm(shape)
+        self.mlp = Mlp(shape)
+        self.shared_head = nn.ModuleDict({"norm": Norm(shape)})
+
+    def forward(self, embeddings, features, cos, sin, cache):
+        # What the first row knows of its token, inference engines leave out.
+        embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), self.enorm(embeddings)[:, 1:]], dim=1)
+        states = self.eh_proj(torch.cat([embeddings, self.hnorm(features)], dim=-1))
+        states = states + self.self_attn(self.input_layernorm(states), cos, sin, cache)
+        return states + self.mlp(self.post_attention_layernorm(states))
+
+
+class MultiToken(Head):
+    """One module of DeepSeek-V3's kind (arXiv 2412.19437, section 2.2), on features after the final norm, run again and
+    again; the target's own output projection."""
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.module = MtpLayer(shape)
+        self.start()
+
+    def begin(self, counts, target):
+        start_on_feature(self.module.eh_proj, self.module)
+        with torch.no_grad():
+            self.module.shared_head.norm.weight.fill_(target.model.norm.weight.square().mean().sqrt())
+
+    def step(self, target, embeddings, features, cos, sin, cache):
+        states = self.module(embeddings, features, cos, sin, cache)
+        return states, F.linear(self.module.shared_head.norm(states), target.model.embed_tokens.weight)
+
+    def unroll(self, target, tokens, rows, count):
+        yield from self.steps(target, tokens, rows[-1], count)
+
+    def published(self):
+        prefix = f"model.layers.{self.shape.layers}."
+        return {name.replace("module.", prefix, 1): weight for name, weight in self.state_dict().items()}
+
+    def config(self):
+        own = {"architectures": ["LlamaForCausalLM"], "num_nextn_predict_layers": 1}
+        return {**own, **self.llama_config(), "num_hidden_layers": self.shape.layers}
+
+
 class ResBlock(nn.Module):
     """x + silu(W x + b); starts as x."""
 
@@ -269,26 +325,133 @@ class Medusa(Head):
 
     def __init__(self, shape: Shape):
         super().__init__(shape)
-        project = lambda: nn.Linear(shape.hidden, shape.vocab, bias=False)
-        self.lm_heads = nn.ModuleList(nn.Sequential(ResBlock(shape), project()) for _ in range(self.COUNT))
+        self.blocks = nn.ModuleList(ResBlock(shape) for _ in range(self.COUNT))
+        self.lm_heads = nn.ModuleList(nn.Linear(shape.hidden, shape.vocab, bias=False) for _ in range(self.COUNT))
 
     def begin(self, counts, target):
         """Projections start as the target's."""
         with torch.no_grad():
             for head in self.lm_heads:
-                head[1].weight.copy_(target.model.embed_tokens.weight)
-
-    def shift(self, step):
-        return 1 + step
+                head.weight.copy_(target.model.embed_tokens.weight)
 
     def unroll(self, target, tokens, rows, count):
-        yield from (head(rows[-1]) for head in self.lm_heads[:count])
+        for ahead, (block, head) in enumerate(zip(self.blocks, self.lm_heads), 1):
+            yield head(block(rows[-1][:, :-ahead])), torch.arange(ahead, tokens.shape[1], device=tokens.device)
 
     def published(self):
-        return {name.removeprefix("lm_heads."): weight for name, weight in self.state_dict().items()}
+        weights = {}
+        for index, (block, head) in enumerate(zip(self.blocks, self.lm_heads)):
+            weights |= {f"{index}.0.{name}": weight for name, weight in block.state_dict().items()}
+            weights[f"{index}.1.weight"] = head.weight
+        return weights
 
     def config(self):
         return {"medusa_num_heads": self.COUNT, "medusa_num_layers": 1}
 
 
-HEADS = {"eagle": Eagle, "eagle3": Eagle3, "medusa": Medusa}
+class BlockAttention(nn.Module):
+    """Attention of blocks behind their anchors: each row reads the context before the anchor and its whole block."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+        narrow = replace(shape, hidden=shape.head_dim)
+        self.q_norm, self.k_norm = Norm(narrow), Norm(narrow)
+
+    def forward(self, states: torch.Tensor, context: torch.Tensor, anchors: torch.Tensor, cos, sin) -> torch.Tensor:
+        """`states` is `[rows, anchors, block, hidden]`, `context` `[rows, length, hidden]`."""
+        rows, count, block, _ = states.shape
+        length, size = context.shape[1], self.shape.head_dim
+        groups = self.shape.heads // self.shape.kv_heads
+        heads = lambda wide: wide.view(rows, -1, wide.shape[-1] // size, size).transpose(1, 2)
+        place = (anchors[:, None] + torch.arange(block, device=anchors.device)).flatten()
+        rotated = lambda wide, norm, place: rotate(norm(heads(wide)), cos[place], sin[place])
+        flat = states.flatten(1, 2)
+        query = rotated(self.q_proj(flat), self.q_norm, place)
+        own_key, own_value = rotated(self.k_proj(flat), self.k_norm, place), heads(self.v_proj(flat))
+        everywhere = torch.arange(length, device=anchors.device)
+        key, value = rotated(self.k_proj(context), self.k_norm, everywhere), heads(self.v_proj(context))
+        own_key, own_value, key, value = (kv.repeat_interleave(groups, 1) for kv in (own_key, own_value, key, value))
+        seen, own_seen = self.seen(everywhere, anchors, block)
+        scores = (query @ key.mT).masked_fill(~seen, float("-inf"))
+        blocks = lambda wide: wide.unflatten(2, (count, block))
+        own_scores = (blocks(query) @ blocks(own_key).mT).masked_fill(~own_seen, float("-inf")).flatten(2, 3)
+        weights = (torch.cat([scores, own_scores], dim=-1) / size**0.5).softmax(-1)
+        mixed = weights[..., :length] @ value
+        mixed = mixed + (blocks(weights[..., length:]) @ blocks(own_value)).flatten(2, 3)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2)).unflatten(1, (count, block))
+
+    def seen(self, everywhere, anchors, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which places of the context each row of each block sees, `[anchors * block, length]`, and which of its block."""
+        before = everywhere[None, :] < anchors[:, None].expand(-1, block).reshape(-1, 1)
+        return before, torch.ones(block, block, dtype=torch.bool, device=anchors.device)
+
+
+class BlockLayer(nn.Module):
+    """A decoder layer on blocks."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.input_layernorm = Norm(shape)
+        self.self_attn = BlockAttention(shape)
+        self.post_attention_layernorm = Norm(shape)
+        self.mlp = Mlp(shape)
+
+    def forward(self, states, context, anchors, cos, sin):
+        states = states + self.self_attn(self.input_layernorm(states), context, anchors, cos, sin)
+        return states + self.mlp(self.post_attention_layernorm(states))
+
+
+class DFlash(Head):
+    """DFlash (arXiv 2602.06036): masks behind an anchor are filled in at once; the target's hidden rows are the context's
+    keys and values; the target's embedding and output projection."""
+
+    BLOCK, LAYERS, ANCHORS, MASK = 8, 2, 48, 0
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.fc = nn.Linear(len(self.ids()) * shape.hidden, shape.hidden, bias=False)
+        self.hidden_norm = Norm(shape)
+        self.layers = nn.ModuleList(BlockLayer(shape) for _ in range(self.LAYERS))
+        self.norm = Norm(shape)
+        self.start()
+
+    def ids(self) -> list[int]:
+        """Layers whose outputs are read: a low, a middle and the last one."""
+        count = self.shape.layers
+        return [count // 4, count // 2, count - 1]
+
+    def begin(self, counts, target):
+        """The norm starts as the target's."""
+        with torch.no_grad():
+            self.norm.weight.copy_(target.model.norm.weight)
+
+    def fill(self, target, tokens, rows, anchors):
+        """Logits `[rows, anchors, BLOCK - 1, vocab]` of the tokens behind `anchors`, places of `tokens`."""
+        context = self.hidden_norm(self.fc(torch.cat([rows[layer] for layer in self.ids()], dim=-1)))
+        block = torch.full((len(tokens), len(anchors), self.BLOCK), self.MASK, device=tokens.device)
+        block[:, :, 0] = tokens[:, anchors]
+        states = target.model.embed_tokens(block)
+        for layer in self.layers:
+            states = layer(states, context, anchors, self.cos, self.sin)
+        return F.linear(self.norm(states[:, :, 1:]), target.model.embed_tokens.weight)
+
+    def unroll(self, target, tokens, rows, count):
+        last = tokens.shape[1] - self.BLOCK + 1
+        anchors = torch.randperm(last - 1, device=tokens.device)[: self.ANCHORS].sort().values + 1
+        logits = self.fill(target, tokens, rows, anchors)
+        for place in range(self.BLOCK - 1):
+            yield logits[:, :, place], anchors + place
+
+    def config(self):
+        ids = {"mask_token_id": self.MASK, "target_layer_ids": self.ids()}
+        own = {"architectures": ["DFlashDraftModel"], "block_size": self.BLOCK, "dflash_config": ids}
+        layers = {"num_hidden_layers": self.LAYERS, "layer_types": ["full_attention"] * self.LAYERS}
+        return {**own, **self.llama_config(), **layers, "num_target_layers": self.shape.layers}
+
+
+HEADS = {"eagle": Eagle, "eagle3": Eagle3, "medusa": Medusa, "mtp": MultiToken, "dflash": DFlash}

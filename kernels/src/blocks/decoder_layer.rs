@@ -185,6 +185,28 @@ impl DecoderLayer {
         tensors.o.forward(exec, attended, packed, sized(delta, count * shape.width));
     }
 
+    /// Keys and values of `input` (`[rows, attention_input]`) into layer `index` of `kv`, and nothing else: for heads whose
+    /// context is not what their own layers made (DFlash injects the target's hidden rows).
+    pub fn store(
+        &self,
+        exec: &Exec,
+        (rope, slots): (&RopeRows, &[u32]),
+        input: &[f32],
+        (kv, index): (&mut KvViewMut<'_>, usize),
+        workspace: &mut Workspace,
+    ) {
+        let (shape, tensors) = (&self.shape, &self.tensors);
+        assert_eq!(input.len(), slots.len() * shape.attention_input, "input must be [rows, attention_input]");
+        let Workspace { packed, k, v, .. } = workspace;
+        let k = sized(k, slots.len() * shape.attention.kv_dim());
+        let v = sized(v, slots.len() * shape.attention.kv_dim());
+        shared_input(exec, packed, input, [(&tensors.k, &mut *k), (&tensors.v, &mut *v)]);
+        if let Some(weight) = &tensors.k_norm {
+            rmsnorm_in_place(exec, k, weight, shape.eps);
+        }
+        rope_kv(exec, rope, RopeKvRows { q: &mut [], k, v, slots }, kv, index);
+    }
+
     /// The gated MLP on `input` (`[rows, width]`, normed); what it adds to the residual is left in `workspace.delta`.
     fn mlp(&self, exec: &Exec, input: &[f32], workspace: &mut Workspace) {
         let (shape, tensors) = (&self.shape, &self.tensors);

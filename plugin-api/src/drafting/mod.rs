@@ -9,10 +9,14 @@
 //! An author implements [`DraftNetwork`] and calls [`Drafting::run`] from `propose`.
 
 mod draft;
+mod marginals;
 mod pass;
+mod shape;
 
 pub use draft::Growth;
+pub use marginals::Marginals;
 pub use pass::{DraftPass, Stretch};
+pub use shape::DraftShape;
 
 use draft::Draft;
 

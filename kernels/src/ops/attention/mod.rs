@@ -101,7 +101,8 @@ impl AttentionShape {
 pub struct TreePaths<'a> {
     /// `[rows + 1]`: the path of row r is `rows[offsets[r] .. offsets[r + 1]]`.
     pub offsets: &'a [u32],
-    /// Row indices within the sequence, ascending along each path, which ends in its own row.
+    /// Row indices within the sequence, in the order in which they are attended to; each path ends in its own row. A
+    /// tree's ascend; in a block whose rows all see each other they do not.
     pub rows: &'a [u32],
 }
 

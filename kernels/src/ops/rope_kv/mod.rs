@@ -35,7 +35,7 @@ pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvVi
 
 /// The rows that [`rope_kv`] works on.
 pub struct RopeKvRows<'a> {
-    /// Queries, `[rows, heads * head_dim]`.
+    /// Queries, `[rows, heads * head_dim]`, or none.
     pub q: &'a mut [f32],
     /// Keys, `[rows, kv_dim]`.
     pub k: &'a mut [f32],
@@ -47,7 +47,7 @@ pub struct RopeKvRows<'a> {
 
 /// Rotates every head of `x` (`[rows, any number of heads * head_dim]`) by its row's position, in place.
 pub fn rotate(exec: &Exec, rope: &RopeRows, x: &mut [f32]) {
-    if rope.rows() == 0 {
+    if x.is_empty() {
         return;
     }
     let width = x.len() / rope.rows();

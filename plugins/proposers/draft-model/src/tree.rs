@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use foretoken_plugin_api::drafting::{DraftLane, DraftNetwork, DraftPass, Drafting, Growth};
-use foretoken_plugin_api::tree::{StaticTree, TreeGrower, TreeShape};
+use foretoken_plugin_api::drafting::{DraftLane, DraftNetwork, DraftPass, DraftShape, Drafting, Growth};
+use foretoken_plugin_api::tree::TreeShape;
 use foretoken_plugin_api::{
     DraftSampling, Drafts, Error, ForwardBatch, ForwardSequence, Host, LaneId, LaneNeed, LaneSource, LogitRows, Model,
     ModelFacts, Needs, ProposeBatch, Proposer, Result,
@@ -22,17 +22,10 @@ const DEFAULT_SHAPE: TreeShape = TreeShape { nodes: 32, depth: 8, branch: 8 };
 pub struct Tree {
     host: Host,
     facts: ModelFacts,
-    form: Form,
-    candidates: Candidates,
+    shape: DraftShape,
     lane: DraftLane,
     network: Service,
     drafting: Drafting,
-}
-
-/// The shape of drafts.
-enum Form {
-    Grown(TreeShape),
-    Static(Arc<StaticTree>),
 }
 
 /// The draft model as a drafting network.
@@ -47,30 +40,25 @@ impl Proposer for Tree {
     type Options = TreeOptions;
 
     fn new(options: TreeOptions, host: Host) -> Result<Self> {
-        let bad = |what: String| Err(Error::options(format!("tree: {what}")));
+        let bad = |what: &str| Err(Error::options(format!("tree: {what}")));
         let drawn = options.candidates == Candidates::WithoutReplacement;
-        let form = match (options.tree, &options.choices) {
-            (Some(_), Some(_)) => return bad("tree and choices are both given, expected one of them".to_owned()),
-            (_, None) if drawn => {
-                let why = "a shape that depends on the tokens drawn would not be lossless";
-                return bad(format!("candidates = \"without_replacement\" needs choices: {why}"));
-            }
-            (shape, None) => {
-                let shape = shape.unwrap_or(DEFAULT_SHAPE);
-                if shape.nodes == 0 || shape.depth == 0 || shape.branch == 0 {
-                    return bad(format!("tree is {shape:?}, expected nodes, depth and branch above 0"));
+        let given = DraftShape::of_tree("tree", options.tree, options.choices.as_deref())?;
+        let shape = match given.unwrap_or(DraftShape::Grown(DEFAULT_SHAPE)) {
+            DraftShape::Fixed { tree, .. } if drawn => {
+                if !tree.is_contiguous() {
+                    return bad(
+                        "choices leave ranks out, but tokens drawn without replacement have no ranks to leave out",
+                    );
                 }
-                Form::Grown(shape)
+                DraftShape::Fixed { tree, sampling: DraftSampling::Drawn }
             }
-            (None, Some(paths)) => match StaticTree::new(paths) {
-                Err(error) => return bad(error.message),
-                Ok(tree) if drawn && !tree.is_contiguous() => {
-                    let message =
-                        "choices leave ranks out, but tokens drawn without replacement have no ranks to leave out";
-                    return bad(message.to_owned());
-                }
-                Ok(tree) => Form::Static(Arc::new(tree)),
-            },
+            _ if drawn => {
+                return bad(
+                    "candidates = \"without_replacement\" needs choices: a shape that depends on the tokens drawn would \
+                    not be lossless",
+                );
+            }
+            shape => shape,
         };
         let facts = host.model_facts(&options.model)?;
         check_vocabulary("tree", &options.model, &facts, &host)?;
@@ -78,10 +66,7 @@ impl Proposer for Tree {
         let lane = DraftLane {
             lane: LANE,
             skipped: 0,
-            scratch_rows: match &form {
-                Form::Grown(shape) => 1 + shape.branch * (shape.depth - 1),
-                Form::Static(tree) => 1 + tree.inner_nodes(),
-            },
+            scratch_rows: shape.scratch_rows(),
             group_len: match host.target().max_sequences {
                 0 => MAX_GROUP,
                 most => most.min(MAX_GROUP),
@@ -90,31 +75,24 @@ impl Proposer for Tree {
             vocab_size: facts.vocab_size,
         };
         let network = Service { host: host.clone(), model, lane: LANE, vocab_size: facts.vocab_size };
-        let (candidates, drafting) = (options.candidates, Drafting::default());
-        Ok(Self { host, facts, form, candidates, lane, network, drafting })
+        Ok(Self { host, facts, shape, lane, network, drafting: Drafting::default() })
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
-        let depth = match &self.form {
-            Form::Grown(shape) => shape.depth,
-            Form::Static(tree) => tree.depth(),
-        };
+        let depth = self.shape.depth();
         // The last level is never run; all above it need a position.
         let can_draft = |&number: &usize| {
             let len = batch.sequences()[number].tokens().len();
             drafts.remaining(number) > 0 && len > 0 && len + depth - 1 <= self.facts.max_positions
         };
         let wanted: Vec<usize> = (0..batch.sequences().len()).filter(can_draft).collect();
-        let (form, candidates) = (&self.form, self.candidates);
-        let growth = |number: usize, _: usize| match form {
-            Form::Grown(shape) => Growth::grown(TreeGrower::new(*shape)),
-            Form::Static(tree) => {
-                // At temperature 0 only one token can be drawn.
-                let draws =
-                    candidates == Candidates::WithoutReplacement && !batch.sequences()[number].sampling.is_greedy();
-                let sampling = if draws { DraftSampling::Drawn } else { DraftSampling::Deterministic };
-                Growth::fixed(Arc::clone(tree), sampling)
+        let shape = &self.shape;
+        let growth = |number: usize, remaining: usize| match shape {
+            // At temperature 0 only one token can be drawn.
+            DraftShape::Fixed { tree, .. } if batch.sequences()[number].sampling.is_greedy() => {
+                Growth::fixed(Arc::clone(tree), DraftSampling::Deterministic)
             }
+            shape => shape.growth(remaining),
         };
         self.drafting.run((&self.host, self.lane), &mut self.network, (batch, &wanted), drafts, &growth)
     }
@@ -126,12 +104,7 @@ impl Proposer for Tree {
             scratch_rows: self.lane.total_scratch(),
             source: LaneSource::Plugin,
         };
-        let (max_draft, tree) = match &self.form {
-            Form::Grown(shape) => (shape.nodes, true),
-            Form::Static(tree) => (tree.len(), tree.branches()),
-        };
-        let draws = self.candidates == Candidates::WithoutReplacement;
-        Needs { max_draft, tree, draws, lanes: vec![lane], ..Needs::default() }
+        self.shape.needs(vec![lane])
     }
 }
 

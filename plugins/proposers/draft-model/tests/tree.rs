@@ -8,7 +8,9 @@ use foretoken::plugins::registry::Registry;
 use foretoken::{Completion, Engine, Request};
 use foretoken_draft_model::Tree;
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
-use foretoken_plugin_api::testkit::{FakeHost, RecordedDraft, Runner, ToyModel, library};
+use foretoken_plugin_api::testkit::{
+    FakeHost, RecordedDraft, Runner, ToyModel, assert_a_pause_changes_no_draft, drafts_when_asked, library,
+};
 use foretoken_plugin_api::{NodeId, Proposer, SamplingParams, SeqId, Token};
 
 const VOCAB: usize = 16;
@@ -39,37 +41,10 @@ fn it_conforms() {
     }
 }
 
-/// The drafts of three sequences when each is long enough, the proposer asked at the steps that `is_asked` names; and the
-/// texts.
-fn drafts(text: &str, sampling: SamplingParams, is_asked: fn(usize) -> bool) -> Vec<(Vec<Token>, RecordedDraft)> {
-    let host = host().shared();
-    let mut part = Tree::new(toml::from_str(&options(text)).unwrap(), host.handle()).unwrap();
-    let mut runner = Runner::new(&host, &mut part, 1024).unwrap().with_sampling(sampling);
-    let ids = [SeqId(1), SeqId(2), SeqId(3)];
-    for id in ids {
-        let prompt: Vec<Token> = (0..3 + 4 * id.0).map(|index| ((index * 5 + id.0) % VOCAB as u64) as Token).collect();
-        runner.admit(&mut part, id, &prompt, 4).unwrap();
-    }
-    for step in 0..12 {
-        runner.step(&mut part, &ids, if is_asked(step) { 1 } else { 0 }).unwrap();
-    }
-    for id in ids {
-        while runner.tokens(id).len() < 60 {
-            runner.step(&mut part, &[id], 0).unwrap();
-        }
-    }
-    let made = runner.propose(&mut part, &ids, 9).unwrap().into_drafts();
-    ids.iter().map(|id| runner.tokens(*id).to_vec()).zip(made).collect()
-}
-
 #[test]
 fn a_pause_changes_no_draft() {
     for text in OPTIONS {
-        for sampling in [SamplingParams::GREEDY, SamplingParams::default()] {
-            let paused = drafts(text, sampling, |_| false);
-            assert_eq!(drafts(text, sampling, |_| true), paused, "{text}: asked at every step");
-            assert_eq!(drafts(text, sampling, |step| step % 3 == 0), paused, "{text}: asked at every third step");
-        }
+        assert_a_pause_changes_no_draft::<Tree>(host, &options(text));
     }
 }
 
@@ -91,7 +66,7 @@ fn path_to(draft: &RecordedDraft, node: NodeId) -> Vec<Token> {
 #[test]
 fn choices_are_the_draft_model_s_ranks_after_each_node_s_own_path() {
     let expected = [vec![0], vec![2], vec![0, 0], vec![0, 3], vec![2, 0], vec![0, 3, 0]];
-    for (tokens, draft) in drafts(OPTIONS[2], SamplingParams::GREEDY, |_| false) {
+    for (tokens, draft) in drafts_when_asked::<Tree>(host(), &options(OPTIONS[2]), SamplingParams::GREEDY, |_| false) {
         let ranks_of = |node: NodeId| {
             let (mut context, mut ranks) = (tokens.clone(), Vec::new());
             for token in path_to(&draft, node) {

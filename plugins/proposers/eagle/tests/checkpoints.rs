@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use foretoken::model::Decoder;
 use foretoken::plugins::host::{EngineHost, Shared};
 use foretoken::plugins::lanes::Lanes;
+use foretoken_eagle::load;
 use foretoken_eagle::network::{HeadRows, Network};
 use foretoken_kernels::blocks::{KvDtype, KvStore};
 use foretoken_kernels::ops::AttentionSeq;
@@ -59,62 +60,91 @@ fn assert_close(what: &str, got: &[f32], expected: &[f32]) {
     assert!(worst <= 1e-4 * scale, "{what}: {worst} apart, logits to {scale}");
 }
 
+type Load = fn(&str, Option<WeightDtype>, &Host) -> foretoken_plugin_api::Result<Network>;
+
 /// Two steps of the head over the expected hidden rows.
-fn check(name: &str) {
+fn check(name: &str, load: Load) {
     let host = host(|_| {});
-    let mut network = Network::load(name, None, &host).unwrap();
+    let mut network = load(name, None, &host).unwrap();
     let expected: Expected =
         serde_json::from_str(&std::fs::read_to_string(folder().join(name).join("expected.json")).unwrap()).unwrap();
-    let (width, rows) = (network.width(), expected.tokens.len() - 1);
+    let (width, modules, rows) = (network.width(), network.modules(), expected.tokens.len() - 1);
+    let plane = rows * width;
     let mut store = KvStore::new(network.kv(), rows + 1);
-    let mut features = Vec::new();
-    network.fuse(&expected.hidden, &mut features);
-    let mut embeddings = vec![0.0; rows * width];
+    let mut features = vec![0.0; modules * plane];
+    network.fuse(&expected.hidden, &mut features[..plane]);
+    let mut embeddings = vec![0.0; plane];
     host.embed(&expected.tokens[1..], &mut embeddings).unwrap();
     let (positions, slots): (Vec<u32>, Vec<u32>) = ((0..rows as u32).collect(), (0..rows as u32).collect());
     let seqs = [AttentionSeq { context: &[], rows: 0..rows, new_slots: &slots, tree: None }];
     let pass = HeadRows {
         embeddings: &embeddings,
         features: &mut features,
+        are_chained: true,
         positions: &positions,
         slots: &slots,
         seqs: &seqs,
     };
     network.forward(pass, &mut store.view_mut());
     let mut logits = vec![0.0; rows * network.vocab_size()];
-    network.logits(&features, &host, &mut logits).unwrap();
+    network.logits(0, &features[..plane], &host, &mut logits).unwrap();
     assert_close(&format!("{name}, first step"), &logits, &expected.first);
 
     // The second step of a draft that begins one row earlier: the last token on the head's own feature of the row before.
-    let mut own = features[(rows - 2) * width..(rows - 1) * width].to_vec();
+    let given = |module: usize| &features[(module + modules - 1) % modules * plane..][(rows - 2) * width..][..width];
+    let mut own: Vec<f32> = (0..modules).flat_map(given).copied().collect();
     let last = rows as u32 - 1;
     let seqs = [AttentionSeq { context: &slots[..rows - 1], rows: 0..1, new_slots: &[last + 1], tree: None }];
-    let embedding = &embeddings[(rows - 1) * width..];
-    let pass =
-        HeadRows { embeddings: embedding, features: &mut own, positions: &[last], slots: &[last + 1], seqs: &seqs };
+    let pass = HeadRows {
+        embeddings: &embeddings[(rows - 1) * width..],
+        features: &mut own,
+        are_chained: false,
+        positions: &[last],
+        slots: &[last + 1],
+        seqs: &seqs,
+    };
     network.forward(pass, &mut store.view_mut());
     let mut logits = vec![0.0; network.vocab_size()];
-    network.logits(&own, &host, &mut logits).unwrap();
+    let module = 1 % modules;
+    network.logits(module, &own[module * width..][..width], &host, &mut logits).unwrap();
     assert_close(&format!("{name}, second step"), &logits, &expected.second);
 }
 
 #[test]
 fn eagle_agrees_with_pytorch() {
-    check("eagle");
+    check("eagle", load::eagle);
 }
 
 #[test]
 fn eagle3_agrees_with_pytorch() {
-    check("eagle3");
+    check("eagle3", load::eagle);
 }
 
 #[test]
 fn the_speculators_form_agrees_with_pytorch() {
-    check("speculators");
+    check("speculators", load::eagle);
 }
 
-fn refusal(name: &str, change: impl FnOnce(&mut TargetFacts)) -> String {
-    match Network::load(name, None, &host(change)) {
+#[test]
+fn two_deepseek_modules_in_the_target_s_file_agree_with_pytorch() {
+    check("deepseek", load::mtp);
+    let exec = Exec::cpu(1).unwrap();
+    let target = Decoder::load(&folder().join("deepseek"), WeightDtype::F32, exec).unwrap();
+    assert_eq!(target.architecture().layers, 5, "the modules are no layers of the target");
+}
+
+#[test]
+fn a_qwen_module_agrees_with_pytorch() {
+    check("qwen", load::mtp);
+}
+
+#[test]
+fn a_mimo_module_agrees_with_pytorch() {
+    check("mimo", load::mtp);
+}
+
+fn refusal(name: &str, load: Load, change: impl FnOnce(&mut TargetFacts)) -> String {
+    match load(name, None, &host(change)) {
         Ok(_) => panic!("{name} was taken"),
         Err(error) => error.message,
     }
@@ -122,14 +152,16 @@ fn refusal(name: &str, change: impl FnOnce(&mut TargetFacts)) -> String {
 
 #[test]
 fn a_head_for_another_target_is_refused_by_name() {
-    let message = refusal("eagle3", |facts| facts.hidden_size = 48);
+    let message = refusal("eagle3", load::eagle, |facts| facts.hidden_size = 48);
     assert!(message.contains("hidden_size is 32") && message.contains("48"), "{message}");
-    let message = refusal("eagle3", |facts| facts.vocab_size = 40);
+    let message = refusal("eagle3", load::eagle, |facts| facts.vocab_size = 40);
     assert!(message.contains("d2t") && message.contains("40"), "{message}");
-    let message = refusal("speculators", |facts| facts.num_layers = 3);
+    let message = refusal("speculators", load::eagle, |facts| facts.num_layers = 3);
     assert!(message.contains("eagle_aux_hidden_state_layer_ids"), "{message}");
-    let message = refusal("base", |_| {});
+    let message = refusal("base", load::eagle, |_| {});
     assert!(message.contains("fc.weight"), "{message}");
-    let message = refusal("nothing", |_| {});
+    let message = refusal("base", load::mtp, |_| {});
+    assert!(message.contains("model.layers.5.eh_proj.weight") && message.contains("mtp.fc.weight"), "{message}");
+    let message = refusal("nothing", load::eagle, |_| {});
     assert!(message.contains("nothing"), "{message}");
 }

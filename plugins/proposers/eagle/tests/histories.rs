@@ -1,13 +1,12 @@
-//! The proposer on a toy: it conforms, and what it drafts does not depend on when it last drafted.
+//! The proposers on a toy: they conform, and what they draft does not depend on when they last drafted.
 #![forbid(unsafe_code)]
 
 mod support;
 
-use foretoken_eagle::Eagle;
+use foretoken_eagle::{Eagle, Mtp};
 use foretoken_plugin_api::Proposer;
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
-use foretoken_plugin_api::testkit::{RecordedDraft, Runner};
-use foretoken_plugin_api::{SamplingParams, SeqId, Token};
+use foretoken_plugin_api::testkit::{FakeHost, assert_a_pause_changes_no_draft};
 
 const OPTIONS: [&str; 5] = [
     "num_speculative_tokens = 4",
@@ -22,53 +21,26 @@ fn options(text: &str) -> String {
 }
 
 #[test]
-fn it_conforms() {
+fn they_conform() {
     for text in OPTIONS {
-        conformance::proposer::<Eagle>(&Fixture::new(&options(text)).with_host(|| support::host("head")))
-            .assert_passed();
+        let fixture = |host: fn(&str) -> FakeHost| Fixture::new(&options(text)).with_host(move || host("head"));
+        conformance::proposer::<Eagle>(&fixture(support::eagle)).assert_passed();
+        conformance::proposer::<Mtp>(&fixture(support::mtp)).assert_passed();
     }
-}
-
-/// The drafts of three sequences after 12 steps, in which the proposer was asked where `is_asked` says so.
-fn drafts(text: &str, sampling: SamplingParams, is_asked: fn(usize) -> bool) -> Vec<RecordedDraft> {
-    let host = support::host("head").shared();
-    let mut part = Eagle::new(toml::from_str(&options(text)).unwrap(), host.handle()).unwrap();
-    let mut runner = Runner::new(&host, &mut part, 512).unwrap().with_sampling(sampling);
-    let ids = [SeqId(1), SeqId(2), SeqId(3)];
-    for id in ids {
-        let prompt: Vec<Token> =
-            (0..3 + 4 * id.0).map(|index| ((index * 5 + id.0) % support::VOCAB as u64) as Token).collect();
-        runner.admit(&mut part, id, &prompt, 4).unwrap();
-    }
-    for step in 0..12 {
-        let budget = if is_asked(step) { 1 } else { 0 };
-        runner.step(&mut part, &ids, budget).unwrap();
-    }
-    // Kept drafts made some texts longer; the toy's text is the same whatever was drafted.
-    for id in ids {
-        while runner.tokens(id).len() < 60 {
-            runner.step(&mut part, &[id], 0).unwrap();
-        }
-    }
-    runner.propose(&mut part, &ids, 9).unwrap().into_drafts()
 }
 
 #[test]
 fn a_pause_changes_no_draft() {
     for text in OPTIONS {
-        for sampling in [SamplingParams::GREEDY, SamplingParams::default()] {
-            let paused = drafts(text, sampling, |_| false);
-            assert!(paused.iter().all(|draft| !draft.tokens().is_empty()), "{text}");
-            assert_eq!(drafts(text, sampling, |_| true), paused, "{text}: asked at every step");
-            assert_eq!(drafts(text, sampling, |step| step % 3 == 0), paused, "{text}: asked at every third step");
-        }
+        assert_a_pause_changes_no_draft::<Eagle>(|| support::eagle("head"), &options(text));
+        assert_a_pause_changes_no_draft::<Mtp>(|| support::mtp("head"), &options(text));
     }
 }
 
 #[test]
 fn options_and_files_that_do_not_fit_are_refused() {
     let refusal = |text: &str| {
-        let host = support::host("head").shared();
+        let host = support::eagle("head").shared();
         let made = Eagle::new(toml::from_str(text).unwrap(), host.handle());
         made.err().map(|error| error.message).unwrap_or_default()
     };

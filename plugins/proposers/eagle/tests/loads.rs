@@ -21,7 +21,7 @@ fn the_config_loads_it_and_it_conforms() {
     let config = config::load(&config_file("eagle.toml"), &[]).unwrap();
     let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
     assert_eq!(loaded.name(), "eagle");
-    let host = || support::host("../examples/models/tiny-eagle3");
+    let host = || support::eagle("../examples/models/tiny-eagle3");
     conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
 }
 
