@@ -24,6 +24,7 @@ use crate::plugins::lanes::Lanes;
 use crate::plugins::load::LoadError;
 use crate::plugins::proposers::ProposerSlot;
 use crate::plugins::registry::Registry;
+use crate::self_test;
 use crate::step::StepBuffers;
 use crate::text::{Tokenizer, TokenizerError};
 
@@ -96,7 +97,7 @@ impl Engine {
         let buffers = StepBuffers::new(hidden_layers(&proposers));
         let target = Target { decoder, kv: KvStore::new(kv_shape, num_slots), rows: Rows::default() };
         let drafts = DraftStore::new(architecture.vocab_size, guarantees.needs_draft_prob);
-        let core = Core {
+        let mut core = Core {
             config,
             tokenizer,
             shared,
@@ -112,7 +113,9 @@ impl Engine {
             num_slots,
             idle_steps: 0,
             totals: Totals::default(),
+            first_guesses: Vec::new(),
         };
+        core.first_guesses = self_test::look(&mut core);
         Ok(Self { core, kv })
     }
 }

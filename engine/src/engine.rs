@@ -21,6 +21,7 @@ use crate::model::{Decoder, ForwardOut};
 use crate::plugins::host::Shared;
 use crate::plugins::proposers::ProposerSlot;
 use crate::request::{Completion, Event, Request, RequestError};
+use crate::self_test::FirstGuesses;
 use crate::sequence::{Sequence, Sharing, TextSide};
 use crate::step::{self, StepBuffers};
 use crate::text::{ChatTemplate, StopFilter, StreamDecoder, Tokenizer};
@@ -65,6 +66,7 @@ pub struct Core {
     /// Steps in a row that ran no row though there was work.
     pub(crate) idle_steps: u32,
     pub(crate) totals: Totals,
+    pub(crate) first_guesses: Vec<FirstGuesses>,
 }
 
 /// What the engine has done since it was built.
@@ -227,6 +229,11 @@ impl Engine {
         })
     }
 
+    /// How the proposers with a network did on a short text when the engine was built.
+    pub fn first_guesses(&self) -> &[FirstGuesses] {
+        &self.core.first_guesses
+    }
+
     /// The plugins' own counters.
     pub fn counters(&self) -> crate::plugins::host::Counters {
         self.core.shared.counters.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
@@ -239,7 +246,7 @@ impl Engine {
 }
 
 impl Core {
-    fn fresh_id(&mut self) -> u64 {
+    pub(crate) fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }

@@ -16,6 +16,7 @@ pub mod plugins;
 mod recycle;
 pub mod request;
 pub mod score;
+pub mod self_test;
 pub mod sequence;
 pub mod step;
 pub mod text;

@@ -6,11 +6,23 @@
 use std::sync::Arc;
 
 use foretoken_plugin_api::abi::proposer::LoadedProposer;
-use foretoken_plugin_api::{CommitBatch, Drafts, Needs, ProposeBatch, SeqId};
+use foretoken_plugin_api::author::host::LanesApi;
+use foretoken_plugin_api::{CommitBatch, Drafts, LaneId, LaneSource, Needs, ProposeBatch, SeqId, Slot};
 
 use super::lanes::Lanes;
 use crate::config::Sampling;
 use crate::drafts::DraftStore;
+
+/// The hidden rows of a pass.
+#[derive(Debug, Clone, Copy)]
+pub struct HiddenRows<'a> {
+    /// `[rows, layers, width]`.
+    pub values: &'a [f32],
+    /// Which layers.
+    pub layers: &'a [usize],
+    /// Width of one.
+    pub width: usize,
+}
 
 /// One proposer of the config.
 pub struct ProposerSlot {
@@ -70,6 +82,33 @@ impl ProposerSlot {
         if let Some(fault) = fault {
             self.fault(&fault);
             trees.iter().for_each(|tree| store.tree_mut(*tree).drop_guesses());
+        }
+    }
+
+    /// Writes `rows` of a pass to the lanes that hold hidden rows, at `slots`; `bytes` is a buffer.
+    pub fn store_hidden(
+        &self,
+        hidden: HiddenRows<'_>,
+        rows: impl Iterator<Item = usize> + Clone,
+        slots: &[Slot],
+        bytes: &mut Vec<u8>,
+    ) {
+        let HiddenRows { values, layers: computed, width } = hidden;
+        for (lane, need) in (0u32..).zip(&self.needs.lanes) {
+            let LaneSource::Hidden(layers) = &need.source else { continue };
+            bytes.clear();
+            for row in rows.clone() {
+                let values = &values[row * computed.len() * width..][..computed.len() * width];
+                for layer in layers {
+                    let place = computed.iter().position(|one| one == layer).unwrap_or(0);
+                    let values = values[place * width..(place + 1) * width].iter();
+                    bytes.extend(values.flat_map(|value| value.to_le_bytes()));
+                }
+            }
+            let written = self.lanes.write(LaneId(lane), slots, bytes);
+            if written.and_then(|()| self.lanes.mark(LaneId(lane), slots)).is_err() {
+                tracing::error!("lane `{}` of `{}` does not fit the model's rows", need.name, self.name);
+            }
         }
     }
 

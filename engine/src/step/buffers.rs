@@ -56,7 +56,7 @@ pub struct StepBuffers {
     pub(super) logits: Vec<f32>,
     pub(super) logit_rows: usize,
     pub(super) hidden: Vec<f32>,
-    pub(super) hidden_layers: Vec<usize>,
+    pub(crate) hidden_layers: Vec<usize>,
     pub(super) path: Vec<Token>,
     pub(super) penalties: foretoken_kernels::ops::PenaltyScratch,
     pub(super) verify: Vec<VerifySequence<'static>>,

@@ -4,12 +4,12 @@
 //! here, for kept rows only. A leader whose prompt is computed becomes its siblings' template here.
 
 use foretoken_plugin_api::abi::kv::LoadedKv;
-use foretoken_plugin_api::author::host::LanesApi;
-use foretoken_plugin_api::{LaneId, RequestId, SeqId};
+use foretoken_plugin_api::{RequestId, SeqId};
 
 use super::Fault;
 use super::reserve::Reservation;
 use crate::engine::{Core, Template};
+use crate::plugins::proposers::HiddenRows;
 use crate::sequence::Sharing;
 
 /// Commits what verification kept. A sequence that failed is rolled back with the reservation.
@@ -49,28 +49,13 @@ fn fill_hidden_lanes(core: &mut Core, reservation: &Reservation<'_>, index: usiz
         return;
     }
     let width = core.target.decoder.architecture().hidden_size;
-    let row_len = buffers.hidden_layers.len() * width;
+    let hidden = HiddenRows { values: &buffers.hidden, layers: &buffers.hidden_layers, width };
     let sequence = &core.queue[index];
     let slots = reservation.slots(sequence.id);
     let fresh = &slots[sequence.computed - buffers.keep_rows.len()..sequence.computed];
+    let rows = buffers.keep_rows.iter().map(|row| first_row + *row as usize);
     for proposer in &core.proposers {
-        for (lane, need) in (0u32..).zip(&proposer.needs.lanes) {
-            let foretoken_plugin_api::LaneSource::Hidden(layers) = &need.source else { continue };
-            buffers.lane_row.clear();
-            for row in &buffers.keep_rows {
-                let hidden = &buffers.hidden[(first_row + *row as usize) * row_len..][..row_len];
-                for layer in layers {
-                    let place = buffers.hidden_layers.iter().position(|one| one == layer).unwrap_or(0);
-                    let values = hidden[place * width..(place + 1) * width].iter();
-                    buffers.lane_row.extend(values.flat_map(|value| value.to_le_bytes()));
-                }
-            }
-            let lanes = &*proposer.lanes;
-            let written = lanes.write(LaneId(lane), fresh, &buffers.lane_row);
-            if written.and_then(|()| lanes.mark(LaneId(lane), fresh)).is_err() {
-                tracing::error!("lane `{}` of `{}` does not fit the model's rows", need.name, proposer.name);
-            }
-        }
+        proposer.store_hidden(hidden, rows.clone(), fresh, &mut buffers.lane_row);
     }
 }
 

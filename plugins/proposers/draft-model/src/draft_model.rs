@@ -14,7 +14,7 @@ use foretoken_plugin_api::{
 };
 
 use crate::passes::{LANE, Passes, Scratch, Wanted};
-use crate::{DraftModelOptions, KvStrategy};
+use crate::{DraftModelOptions, KvStrategy, drafter};
 
 /// Most sequences that draft together.
 pub(crate) const MAX_GROUP: usize = 64;
@@ -44,15 +44,23 @@ impl Proposer for DraftModel {
                 "draft-model: num_speculative_tokens is 0, expected at least 1 (leave out [proposer] for plain decoding)",
             ));
         }
-        let facts = host.model_facts(&options.model)?;
-        check_vocabulary("draft-model", &options.model, &facts, &host)?;
-        let model = host.load_model(&options.model, options.dtype.as_deref())?;
+        if !(0.0..=1.0).contains(&options.min_draft_prob) {
+            let got = options.min_draft_prob;
+            return Err(Error::options(format!("draft-model: min_draft_prob is {got}, expected 0 to 1")));
+        }
+        let source = (options.model.as_deref(), options.quantize, options.dtype.as_deref());
+        let (model, facts) = drafter::load("draft-model", source, &host)?;
         let group_len = match host.target().max_sequences {
             0 => MAX_GROUP,
             most => most.min(MAX_GROUP),
         };
         Ok(Self {
-            passes: Passes::new(host.clone(), model, facts.vocab_size, options.draft_sampling),
+            passes: Passes::new(
+                host.clone(),
+                (model, facts.vocab_size),
+                options.draft_sampling,
+                options.min_draft_prob,
+            ),
             host,
             facts,
             max_draft: options.num_speculative_tokens,
@@ -147,21 +155,4 @@ impl DraftModel {
         let first_row = rows.checked_sub(needed).ok_or_else(short)? as u32;
         Ok(Scratch { first_row, block_len: self.max_draft as u32 })
     }
-}
-
-/// Draft and target must mean the same by a token.
-pub(crate) fn check_vocabulary(part: &str, model: &str, facts: &ModelFacts, host: &Host) -> Result<()> {
-    let target = host.target();
-    let differ = |what: &str, ours: &str, theirs: &str| {
-        let path = &target.path;
-        let message = format!("{part}: {what} of {model} is {ours}, of the target {path} {theirs}");
-        Err(Error::refused(format!("{message}; a draft model must share the target's vocabulary")))
-    };
-    if facts.vocab_size != target.vocab_size {
-        return differ("the vocabulary size", &facts.vocab_size.to_string(), &target.vocab_size.to_string());
-    }
-    if facts.tokenizer_digest != target.tokenizer_digest {
-        return differ("the tokenizer digest", &facts.tokenizer_digest, &target.tokenizer_digest);
-    }
-    Ok(())
 }

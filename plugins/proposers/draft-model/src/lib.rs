@@ -2,12 +2,13 @@
 //!
 //! Options and the export line only. [`draft_model`] is the proposer of chains, [`tree`] that of trees (SpecInfer, Miao et
 //! al., 2305.09781; Sequoia, Chen et al., 2402.12374), [`passes`] decides which rows run together, [`chain`] is one
-//! sequence's part in a step. The network is the engine's own decoder, served through the
+//! sequence's part in a step, [`drafter`] says which model it is. The network is the engine's own decoder, served through the
 //! host, so this crate is strategy and holds no weights; its KV lives in a lane and follows the target's slots.
 #![forbid(unsafe_code)]
 
 pub mod chain;
 pub mod draft_model;
+pub mod drafter;
 pub mod passes;
 pub mod tree;
 
@@ -24,10 +25,17 @@ pub use tree::Tree;
 #[serde(deny_unknown_fields)]
 pub struct DraftModelOptions {
     /// The draft model's folder; it must share the target's vocabulary.
-    pub model: String,
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Instead of another model: a copy of the target, its weights stored so.
+    #[serde(default)]
+    pub quantize: Option<Quantize>,
     /// Longest draft.
     #[serde(default = "default_num_speculative_tokens")]
     pub num_speculative_tokens: usize,
+    /// A draft ends before the token of which the draft model's likeliest one has less than this probability. 0 never ends it.
+    #[serde(default)]
+    pub min_draft_prob: f32,
     /// What becomes of the KV computed while drafting.
     #[serde(default)]
     pub kv_strategy: KvStrategy,
@@ -41,6 +49,17 @@ pub struct DraftModelOptions {
 
 fn default_num_speculative_tokens() -> usize {
     5
+}
+
+/// How a copy of the target is stored that drafts for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantize {
+    /// 8 bits a weight.
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    /// 4 bits a weight.
+    Q4,
 }
 
 /// What becomes of the KV computed while drafting.
@@ -59,7 +78,11 @@ pub enum KvStrategy {
 #[serde(deny_unknown_fields)]
 pub struct TreeOptions {
     /// The draft model's folder; it must share the target's vocabulary.
-    pub model: String,
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Instead of another model: a copy of the target, its weights stored so.
+    #[serde(default)]
+    pub quantize: Option<Quantize>,
     /// Drafts are grown to this shape, the most probable paths first. The default where `choices` is unset.
     #[serde(default)]
     pub tree: Option<TreeShape>,

@@ -11,6 +11,8 @@ use foretoken_plugin_api::{
     DraftError, DraftSampling, Drafts, ForwardBatch, ForwardSequence, Host, LaneId, Model, ProposeBatch, Result, Slot,
 };
 
+use foretoken_plugin_api::guess::most_probable;
+
 use crate::chain::{Chain, Segment};
 
 /// The one lane: the draft model's KV.
@@ -43,6 +45,7 @@ pub struct Passes {
     model: Model,
     vocab_size: usize,
     sampling: DraftSampling,
+    min_draft_prob: f32,
     chains: Vec<Chain>,
     live: usize,
     segments: Vec<Segment>,
@@ -54,13 +57,15 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// Passes of `model`, whose logits are `vocab_size` wide.
-    pub fn new(host: Host, model: Model, vocab_size: usize, sampling: DraftSampling) -> Self {
+    /// Passes of `model`, whose logits are `vocab_size` wide; a chain ends where the likeliest token has less than
+    /// `min_draft_prob`.
+    pub fn new(host: Host, (model, vocab_size): (Model, usize), sampling: DraftSampling, min_draft_prob: f32) -> Self {
         Self {
             host,
             model,
             vocab_size,
             sampling,
+            min_draft_prob,
             chains: Vec::new(),
             live: 0,
             segments: Vec::new(),
@@ -180,6 +185,12 @@ impl Passes {
                 continue;
             }
             let row = logits.next().expect("one row of logits per segment that asks");
+            // Decided before a token is drawn, so that what is kept does not depend on it.
+            let is_unsure = || most_probable(row, 1).next().is_some_and(|(_, most)| most < self.min_draft_prob);
+            if self.min_draft_prob > 0.0 && is_unsure() {
+                chain.stop();
+                continue;
+            }
             match self.sampling.guess(drafts, chain.number, chain.last, row) {
                 Ok((node, token)) => chain.push(node, token),
                 Err(DraftError::BudgetExhausted) => chain.stop(),

@@ -11,9 +11,9 @@ use foretoken_plugin_api::{
     ModelFacts, Needs, ProposeBatch, Proposer, Result,
 };
 
-use crate::draft_model::{MAX_GROUP, check_vocabulary};
+use crate::draft_model::MAX_GROUP;
 use crate::passes::{LANE, MAX_ROWS};
-use crate::{Candidates, TreeOptions};
+use crate::{Candidates, TreeOptions, drafter};
 
 /// What a tree is where the options name no shape.
 const DEFAULT_SHAPE: TreeShape = TreeShape { nodes: 32, depth: 8, branch: 8 };
@@ -60,9 +60,8 @@ impl Proposer for Tree {
             }
             shape => shape,
         };
-        let facts = host.model_facts(&options.model)?;
-        check_vocabulary("tree", &options.model, &facts, &host)?;
-        let model = host.load_model(&options.model, options.dtype.as_deref())?;
+        let source = (options.model.as_deref(), options.quantize, options.dtype.as_deref());
+        let (model, facts) = drafter::load("tree", source, &host)?;
         let lane = DraftLane {
             lane: LANE,
             skipped: 0,

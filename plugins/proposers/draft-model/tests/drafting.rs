@@ -26,6 +26,27 @@ fn the_draft_is_the_models_own_greedy_continuation() {
 }
 
 #[test]
+fn a_draft_ends_where_the_model_is_unsure() {
+    let mut rig = Rig::new(Setup { options: "min_draft_prob = 0.11", ..Setup::default() });
+    rig.admit(1, &prompt(9));
+    let mut lengths = Vec::new();
+    for keep_len in [0, 5, 2, 1, 5, 5, 0, 4, 3] {
+        let mut context = rig.live[&1].tokens.clone();
+        let sure = rig.expected(1, 5).into_iter().take_while(|&token| {
+            let logits = rig.host.toy.logits(&context);
+            context.push(token);
+            let total: f32 = logits.iter().map(|logit| logit.exp()).sum();
+            logits[token as usize].exp() / total >= 0.11
+        });
+        let expected: Vec<Token> = sure.collect();
+        lengths.push(expected.len());
+        assert_eq!(rig.step(&[(1, 5)], keep_len.min(expected.len())), [expected]);
+    }
+    lengths.sort_unstable();
+    assert!(lengths[0] < lengths[8], "drafts of several lengths: {lengths:?}");
+}
+
+#[test]
 fn a_steady_step_runs_one_row_per_drafted_token() {
     let mut rig = Rig::new(Setup::default());
     rig.admit(1, &prompt(40));

@@ -68,10 +68,15 @@ fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
     for temperature in ["sampling.temperature=0.0", "sampling.temperature=0.8"] {
         let set = ["checks=true", "kv.num_slots=2048", temperature];
         let (plain, _) = completions("plain.toml", &set);
-        for options in
-            ["kv_strategy = \"keep_and_rollback\"", "kv_strategy = \"discard\"", "draft_sampling = \"deterministic\""]
-        {
-            let options = format!("proposer.options={{ model = \"../examples/models/tiny-draft\", {options} }}");
+        let small = "model = \"../examples/models/tiny-draft\"";
+        for options in [
+            format!("{small}, kv_strategy = \"keep_and_rollback\""),
+            format!("{small}, kv_strategy = \"discard\""),
+            format!("{small}, draft_sampling = \"deterministic\""),
+            format!("{small}, min_draft_prob = 0.4"),
+            "quantize = \"q4\", num_speculative_tokens = 3".to_owned(),
+        ] {
+            let options = format!("proposer.options={{ {options} }}");
             let (drafted, counters) = completions("draft-model.toml", &[set[0], set[1], set[2], &options]);
             assert_eq!((plain.len(), drafted.len()), (8, 8));
             for (plain, drafted) in plain.iter().zip(&drafted) {

@@ -46,12 +46,25 @@ fn a_missing_model_and_an_empty_draft_are_errors() {
 }
 
 #[test]
+fn one_model_drafts_and_it_is_named_once() {
+    for (text, words) in [
+        ("", ["neither model", "quantize"]),
+        ("model = \"small\"\nquantize = \"q4\"", ["both given", "expected one"]),
+        ("quantize = \"q8_0\"\ndtype = \"bf16\"", ["dtype = \"bf16\"", "quantize"]),
+        ("model = \"small\"\nmin_draft_prob = 1.5", ["min_draft_prob is 1.5", "0 to 1"]),
+    ] {
+        let (kind, message) = refusal(host(), text);
+        assert_eq!(kind, ErrorKind::Options);
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+}
+
+#[test]
 fn options_have_defaults_and_unknown_ones_are_named() {
     let defaults = options("model = \"small\"").unwrap();
     assert_eq!(defaults.num_speculative_tokens, 5);
     assert_eq!((defaults.kv_strategy, defaults.draft_sampling), (KvStrategy::KeepAndRollback, DraftSampling::Drawn));
     for (text, word) in [
-        ("", "model"),
         ("model = \"small\"\nkv = 1", "unknown field `kv`"),
         ("model = \"small\"\nkv_strategy = \"keep\"", "keep_and_rollback"),
         ("model = \"small\"\ndraft_sampling = \"greedy\"", "deterministic"),

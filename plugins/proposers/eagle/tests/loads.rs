@@ -65,3 +65,38 @@ fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
         }
     }
 }
+
+/// The shipped head with its vocabulary moved by one token.
+fn shifted_head(folder: &Path) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models/tiny-eagle3");
+    std::fs::copy(shipped.join("config.json"), folder.join("config.json")).unwrap();
+    let mut bytes = std::fs::read(shipped.join("model.safetensors")).unwrap();
+    let header_len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_len]).unwrap();
+    let place = |index: usize| 8 + header_len + header["d2t"]["data_offsets"][index].as_u64().unwrap() as usize;
+    let offsets = bytes[place(0)..place(1)].as_chunks_mut::<8>().0;
+    // The last token of the head may be the target's last one.
+    let last = offsets.len() - 1;
+    for offset in &mut offsets[..last] {
+        *offset = (i64::from_le_bytes(*offset) + 1).to_le_bytes();
+    }
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+}
+
+#[test]
+fn a_head_that_guesses_near_chance_is_noticed_at_load() {
+    let folder = tempfile::tempdir().unwrap();
+    shifted_head(folder.path());
+    let guesses = |model: &str| {
+        let options: Override = format!("proposer.options={{ model = {model:?} }}").parse().unwrap();
+        let engine = Engine::new(config::load(&config_file("eagle.toml"), &[options]).unwrap()).unwrap();
+        assert!(engine.counters().is_empty(), "the look at load is no work of the run's");
+        engine.first_guesses().to_vec()
+    };
+    let good = guesses("../examples/models/tiny-eagle3");
+    println!("{good:?}");
+    assert_eq!((good.len(), good[0].asked, good[0].is_near_chance()), (1, 16, false));
+    let shifted = guesses(folder.path().to_str().unwrap());
+    println!("{shifted:?}");
+    assert!(shifted[0].is_near_chance() && shifted[0].asked == 16, "{shifted:?}");
+}
