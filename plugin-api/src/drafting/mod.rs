@@ -117,15 +117,19 @@ impl Drafting {
         drafts: &mut Drafts<'_>,
         growing: &mut [Draft],
     ) -> Result<()> {
-        let mut next = (0, None);
+        let start = |draft: &Draft| {
+            let sequence = &batch.sequences()[draft.number()];
+            sequence.valid_until(lane.lane).clamp(lane.skipped, sequence.tokens().len() - 1)
+        };
+        let mut starts: Vec<usize> = growing.iter().map(start).collect();
         loop {
-            self.pass.fill_missing(batch, growing, lane, &mut next);
-            if self.pass.tokens.is_empty() {
-                return Ok(());
-            }
+            let is_last = self.pass.fill_missing(batch, growing, lane, &mut starts);
             self.step(network, batch, drafts, growing)?;
             let marks = self.pass.committed(batch, growing, lane.skipped);
             host.lanes().mark(lane.lane, &marks)?;
+            if is_last {
+                return Ok(());
+            }
         }
     }
 

@@ -73,32 +73,39 @@ impl DraftPass {
         self.drafts.push(draft);
     }
 
-    /// The next rows that are not valid, from draft `next.0` on (its row `next.1`, where one was cut), and the anchors'.
+    /// The next rows that are missing: those of draft i from `starts[i]` on, which moves. All anchors run in the last pass,
+    /// since what a row gave is kept for the next pass only; whether this is the last.
     pub(super) fn fill_missing(
         &mut self,
         batch: &ProposeBatch<'_>,
         growing: &[Draft],
         lane: DraftLane,
-        next: &mut (usize, Option<usize>),
-    ) {
+        starts: &mut [usize],
+    ) -> bool {
         self.clear();
-        while next.0 < growing.len() && self.tokens.len() < lane.max_rows {
-            let (draft, sequence) = (&growing[next.0], &batch.sequences()[growing[next.0].number()]);
-            let anchor = sequence.tokens().len() - 1;
-            let valid = || sequence.valid_until(lane.lane).clamp(lane.skipped, anchor);
-            let start = next.1.unwrap_or_else(valid);
-            let end = (anchor + 1).min(start + lane.max_rows - self.tokens.len());
-            let own = start - lane.skipped..end - lane.skipped;
-            let rows = (&sequence.tokens()[start..end], &draft.context()[own.clone()]);
-            self.add(next.0, draft.number(), rows, [&draft.context()[..own.start], &[]]);
+        let anchor = |draft: &Draft| batch.sequences()[draft.number()].tokens().len() - 1;
+        let left: usize = growing.iter().zip(&*starts).map(|(draft, start)| anchor(draft) + 1 - start).sum();
+        let is_last = left <= lane.max_rows.max(growing.len());
+        for (index, (draft, start)) in growing.iter().zip(starts).enumerate() {
+            let anchor = anchor(draft);
+            let room = lane.max_rows.saturating_sub(self.tokens.len());
+            let end = if is_last { anchor + 1 } else { anchor.min(*start + room) };
+            if *start >= end {
+                continue;
+            }
+            let own = *start - lane.skipped..end - lane.skipped;
+            let tokens = &batch.sequences()[draft.number()].tokens()[*start..end];
+            let rows = (tokens, &draft.context()[own.clone()]);
+            self.add(index, draft.number(), rows, [&draft.context()[..own.start], &[]]);
             if let Some(stretch) = self.stretches.last_mut() {
-                stretch.first_token = Some(start);
+                stretch.first_token = Some(*start);
             }
-            *next = if end > anchor { (next.0 + 1, None) } else { (next.0, Some(end)) };
-            if end > anchor {
-                self.asked.push((next.0 - 1, self.tokens.len() - 1));
+            if is_last {
+                self.asked.push((index, self.tokens.len() - 1));
             }
+            *start = end;
         }
+        is_last
     }
 
     /// The frontiers of all drafts.

@@ -4,7 +4,10 @@ use super::{FakeHost, RecordedDraft, Runner};
 use crate::author::Proposer;
 use crate::types::{SamplingParams, SeqId, Token};
 
-/// The texts and drafts of three sequences of 60 tokens, the proposer asked before at the steps of the first 12 that
+/// Length of the texts; a proposer that is never asked before has missed about as much.
+const LEN: usize = 240;
+
+/// The texts and drafts of three sequences of 240 tokens, the proposer asked before at the steps of the first 12 that
 /// `is_asked` names.
 ///
 /// # Panics
@@ -30,7 +33,7 @@ pub fn drafts_when_asked<P: Proposer>(
     }
     // Kept drafts made some texts longer; the toy's text is the same whatever was drafted.
     for id in ids {
-        while runner.tokens(id).len() < 60 {
+        while runner.tokens(id).len() < LEN {
             runner.step(&mut part, &[id], 0).expect("a step without drafts");
         }
     }
