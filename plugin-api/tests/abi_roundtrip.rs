@@ -25,7 +25,9 @@ fn fake() -> Arc<FakeHost> {
         &[2, 3, 2],
         (0..12u8).map(f32::from).collect(),
     );
-    FakeHost::new(toy()).with_model("draft", toy()).with_tensors("head", tensors).shared()
+    let text = |token: u8| TokenText { bytes: vec![b'a' + token], is_special: token == 1 };
+    let host = FakeHost::new(toy()).with_model("draft", toy()).with_tensors("head", tensors);
+    host.with_token_texts("toy", (0..16).map(text).collect()).shared()
 }
 
 fn crossed(fake: &Arc<FakeHost>) -> Host {
@@ -148,6 +150,9 @@ fn the_host_answers_the_same_across_the_border() {
     far.lm_head_topk(&rows, 2, &mut top).unwrap();
     assert_eq!(top.map(|(token, _)| token), [3, 0, 5, 0]);
 
+    let texts = far.token_texts("toy").unwrap();
+    assert_eq!((&texts, texts[1].is_special), (&near.token_texts("toy").unwrap(), true));
+    assert!(far.token_texts("nowhere").unwrap_err().message.contains("nowhere"));
     far.metric("hits", 2.0);
     far.log(2, "plugin", "careful");
     assert_eq!((fake.metrics()["hits"], fake.logs()[0].message.as_str()), (2.0, "careful"));

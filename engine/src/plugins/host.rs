@@ -14,7 +14,7 @@ use foretoken_kernels::{Exec, WeightDtype, noise};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{
     DType, Error, HostApi, ModelApi, ModelFacts, NoiseKey, Result, TargetFacts, TensorInfo, TensorView, TensorsApi,
-    Token,
+    Token, TokenText,
 };
 
 use super::lanes::Lanes;
@@ -94,6 +94,10 @@ impl HostApi for EngineHost {
 
     fn model_facts(&self, path: &str) -> Result<ModelFacts> {
         model::facts(&self.path(path), self.shared.kv_dtype)
+    }
+
+    fn token_texts(&self, path: &str) -> Result<Vec<TokenText>> {
+        model::token_texts(&self.path(path))
     }
 
     fn load_model(&self, path: &str, dtype: Option<&str>) -> Result<Arc<dyn ModelApi>> {

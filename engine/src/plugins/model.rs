@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvViewMut};
-use foretoken_plugin_api::{Error, ForwardBatch, ForwardSequence, ModelApi, ModelFacts, Result};
+use foretoken_plugin_api::{Error, ForwardBatch, ForwardSequence, ModelApi, ModelFacts, Result, TokenText};
 
 use super::lanes::Lanes;
 use crate::model::rows::Rows;
@@ -36,6 +36,16 @@ pub fn facts(path: &Path, kv_dtype: KvDtype) -> Result<ModelFacts> {
         tokenizer_digest: Tokenizer::open(path, &architecture)
             .map_or_else(|_| String::new(), |t| t.vocabulary_digest()),
     })
+}
+
+/// What the tokens of the model at `path` stand for.
+///
+/// # Errors
+/// If there is no model or no tokenizer.
+pub fn token_texts(path: &Path) -> Result<Vec<TokenText>> {
+    let architecture = Architecture::open(path).map_err(|error| Error::refused(error.to_string()))?;
+    let tokenizer = Tokenizer::open(path, &architecture).map_err(|error| Error::refused(error.to_string()))?;
+    Ok(tokenizer.token_texts(architecture.vocab_size))
 }
 
 /// A decoder that a plugin drives.

@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
+use foretoken_plugin_api::TokenText;
 use sha2::{Digest, Sha256};
 
 use super::gguf;
@@ -61,6 +62,7 @@ pub struct Tokenizer {
     eos: Vec<u32>,
     special: Vec<u32>,
     byte_fallback: bool,
+    byte_level: bool,
 }
 
 impl Tokenizer {
@@ -94,11 +96,9 @@ impl Tokenizer {
                 return Err(TokenizerError::SpecialOutsideVocab { path: ids_file, role, id, vocab_size });
             }
         }
-        let byte_fallback = inner
-            .get_decoder()
-            .and_then(|decoder| serde_json::to_string(decoder).ok())
-            .is_some_and(|json| json.contains("\"ByteFallback\""));
-        Ok(Self { inner, path: path.to_owned(), bos, eos, special, byte_fallback })
+        let decoder = inner.get_decoder().and_then(|decoder| serde_json::to_string(decoder).ok()).unwrap_or_default();
+        let [byte_fallback, byte_level] = ["\"ByteFallback\"", "\"ByteLevel\""].map(|name| decoder.contains(name));
+        Ok(Self { inner, path: path.to_owned(), bos, eos, special, byte_fallback, byte_level })
     }
 
     /// Raw text with the tokenizer's own rule for BOS. An empty prompt is BOS, else the lowest EOS id.
@@ -158,6 +158,25 @@ impl Tokenizer {
         hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// What every id below `vocab_size` stands for: bytes of text, whatever alphabet the vocabulary writes them in.
+    pub fn token_texts(&self, vocab_size: usize) -> Vec<TokenText> {
+        let mut texts = vec![TokenText::default(); vocab_size];
+        let added = self.inner.get_added_tokens_decoder();
+        for (name, id) in self.inner.get_vocab(true) {
+            let Some(text) = texts.get_mut(id as usize) else { continue };
+            text.is_special = self.is_special(id);
+            text.bytes = match added.contains_key(&id) {
+                true => name.into_bytes(),
+                false if self.byte_level => name.chars().flat_map(byte_level_bytes).collect(),
+                false => match byte_of(&name).filter(|_| self.byte_fallback) {
+                    Some(byte) => vec![byte],
+                    None => name.replace('\u{2581}', " ").into_bytes(),
+                },
+            };
+        }
+        texts
+    }
+
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
     }
@@ -201,6 +220,24 @@ fn generation_ids(folder: &Path) -> Result<TokenIds, TokenizerError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(TokenIds::default()),
         Err(error) => Err(TokenizerError::Malformed { path, reason: error.to_string() }),
     }
+}
+
+/// The byte that a character of the byte-level alphabet (GPT-2's) stands for; one outside of it stands for itself.
+fn byte_level_bytes(character: char) -> Vec<u8> {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let code = character as u32;
+    if let Some(byte) = u8::try_from(code).ok().filter(|byte| printable(*byte)) {
+        return vec![byte];
+    }
+    // The other bytes are written as 256 and up, in order.
+    let hidden =
+        code.checked_sub(256).and_then(|place| (0..=255u8).filter(|byte| !printable(*byte)).nth(place as usize));
+    hidden.map_or_else(|| character.to_string().into_bytes(), |byte| vec![byte])
+}
+
+/// The byte of a token such as `<0x0A>`.
+fn byte_of(name: &str) -> Option<u8> {
+    u8::from_str_radix(name.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
 }
 
 #[cfg(test)]
@@ -259,6 +296,22 @@ mod tests {
         let digest = fixtures::byte_level().vocabulary_digest();
         assert_eq!((digest.len(), &digest), (64, &fixtures::byte_level().vocabulary_digest()));
         assert_ne!(digest, fixtures::sentencepiece().vocabulary_digest());
+    }
+
+    #[test]
+    fn token_texts_are_bytes_in_either_alphabet() {
+        for tokenizer in [fixtures::byte_level(), fixtures::sentencepiece()] {
+            let texts = tokenizer.token_texts(400);
+            assert_eq!(texts.len(), 400);
+            for text in [" a b", "\n\t", "caf\u{e9} \u{1f600}"] {
+                let tokens = tokenizer.encode(text).unwrap();
+                let kept = tokens.iter().filter(|token| !texts[**token as usize].is_special);
+                let bytes: Vec<u8> = kept.flat_map(|token| texts[*token as usize].bytes.clone()).collect();
+                let spelled = String::from_utf8_lossy(&bytes);
+                assert_eq!(spelled.trim_start(), text.trim_start(), "{tokens:?}");
+            }
+        }
+        assert!(fixtures::byte_level().token_texts(400)[399].bytes.is_empty());
     }
 
     #[test]

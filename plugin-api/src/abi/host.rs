@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use abi_stable::StableAbi;
 use abi_stable::prefix_type::WithMetadata;
 use abi_stable::staticref;
-use abi_stable::std_types::{RSlice, RSliceMut, RStr, RString, Tuple2};
+use abi_stable::std_types::{RSlice, RSliceMut, RStr, RString, RVec, Tuple2};
 
 use super::guard::{Crossing, catch, from_crossing, to_crossing};
 use super::model::ModelObject;
@@ -19,7 +19,7 @@ use super::tensors::TensorsObject;
 use crate::author::host::LanesApi;
 use crate::author::{Host, HostApi, ModelApi, TensorsApi};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{LaneId, ModelFacts, NoiseKey, Slot, TargetFacts, Token};
+use crate::types::{LaneId, ModelFacts, NoiseKey, Slot, TargetFacts, Token, TokenText};
 
 /// A closure on its way to the pool. Frozen.
 #[repr(C)]
@@ -52,6 +52,8 @@ pub struct Loan {
 }
 
 type Topk = Tuple2<Token, f32>;
+/// Bytes of a token, and whether it is special.
+type Text = Tuple2<RVec<u8>, bool>;
 
 #[repr(C)]
 #[derive(StableAbi)]
@@ -78,6 +80,7 @@ pub struct HostVtable {
     drop: unsafe extern "C" fn(*const c_void),
     // Since 1.1.0: an older engine has none.
     lane_lend: unsafe extern "C" fn(*const c_void, LaneId, Loan) -> Crossing<()>,
+    token_texts: unsafe extern "C" fn(*const c_void, RStr<'_>) -> Crossing<RVec<Text>>,
 }
 
 /// The engine behind its vtable: `data` is a boxed [`Host`] of the engine.
@@ -116,6 +119,7 @@ impl Make {
         log,
         drop,
         lane_lend,
+        token_texts,
     })}
 }
 
@@ -203,6 +207,15 @@ impl HostApi for HostObject {
     fn model_facts(&self, path: &str) -> Result<ModelFacts> {
         // SAFETY: see above.
         read_json(&from_crossing(unsafe { (self.vtable.model_facts())(self.data, path.into()) })?)
+    }
+
+    fn token_texts(&self, path: &str) -> Result<Vec<TokenText>> {
+        let older =
+            || Error::failed("this engine tells no tokens' texts; it is older than 1.1.0 of the plugin interface");
+        let call = self.vtable.token_texts().ok_or_else(older)?;
+        // SAFETY: see above.
+        let texts = from_crossing(unsafe { call(self.data, path.into()) })?;
+        Ok(texts.into_iter().map(|Tuple2(bytes, is_special)| TokenText { bytes: bytes.into(), is_special }).collect())
     }
 
     fn load_model(&self, path: &str, dtype: Option<&str>) -> Result<Arc<dyn ModelApi>> {
@@ -342,6 +355,12 @@ unsafe extern "C" fn noise(data: *const c_void, key: NoiseKey, first: u32, mut o
 unsafe extern "C" fn model_facts(data: *const c_void, path: RStr<'_>) -> Crossing<RString> {
     // SAFETY: as above.
     unsafe { ask(data, "model_facts", |host| Ok(to_json(&host.model_facts(path.as_str())?).into())) }
+}
+
+unsafe extern "C" fn token_texts(data: *const c_void, path: RStr<'_>) -> Crossing<RVec<Text>> {
+    let crossed = |text: TokenText| Tuple2(text.bytes.into(), text.is_special);
+    // SAFETY: as above.
+    unsafe { ask(data, "token_texts", |host| Ok(host.token_texts(path.as_str())?.into_iter().map(crossed).collect())) }
 }
 
 unsafe extern "C" fn load_model(data: *const c_void, path: RStr<'_>, dtype: RStr<'_>) -> Crossing<ModelObject> {

@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::types::{ForwardBatch, LaneId, ModelFacts, NoiseKey, Slot, TargetFacts, TensorInfo, TensorView, Token};
+use crate::error::{Error, Result};
+use crate::types::{
+    ForwardBatch, LaneId, ModelFacts, NoiseKey, Slot, TargetFacts, TensorInfo, TensorView, Token, TokenText,
+};
 
 /// What the engine offers to a plugin. All calls are cheap to make and safe from any thread.
 pub trait HostApi: Send + Sync + 'static {
@@ -29,6 +31,14 @@ pub trait HostApi: Send + Sync + 'static {
     /// # Errors
     /// If there is no such model or its architecture is not supported.
     fn model_facts(&self, path: &str) -> Result<ModelFacts>;
+
+    /// What every token of the model at `path` stands for, by id.
+    ///
+    /// # Errors
+    /// If there is no such model or tokenizer.
+    fn token_texts(&self, path: &str) -> Result<Vec<TokenText>> {
+        Err(Error::failed(format!("no tokenizer of {path:?}: this host has none")))
+    }
 
     /// Loads the model at `path` with weights as `dtype` (`None`: as the target's).
     ///

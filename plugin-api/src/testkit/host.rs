@@ -12,7 +12,7 @@ use super::toy::{ToyModel, ToyService};
 use crate::author::host::LanesApi;
 use crate::author::{Host, HostApi, ModelApi, TensorsApi};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{LaneId, LaneNeed, ModelFacts, NoiseKey, Slot, TargetFacts, Token};
+use crate::types::{LaneId, LaneNeed, ModelFacts, NoiseKey, Slot, TargetFacts, Token, TokenText};
 
 /// A log record a plugin sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub struct FakeHost {
     facts: TargetFacts,
     threads: usize,
     models: BTreeMap<String, ToyModel>,
+    texts: BTreeMap<String, Vec<TokenText>>,
     tensors: BTreeMap<String, Arc<FakeTensors>>,
     lanes: Arc<FakeLanes>,
     metrics: Mutex<BTreeMap<String, f64>>,
@@ -71,6 +72,7 @@ impl FakeHost {
             facts,
             threads: 2,
             models: BTreeMap::new(),
+            texts: BTreeMap::new(),
             tensors: BTreeMap::new(),
             lanes: Arc::default(),
             metrics: Mutex::default(),
@@ -95,6 +97,13 @@ impl FakeHost {
     #[must_use]
     pub fn with_model(mut self, path: &str, toy: ToyModel) -> Self {
         self.models.insert(path.to_owned(), toy);
+        self
+    }
+
+    /// The same with a tokenizer that `token_texts(path)` tells; the target's path is `toy`.
+    #[must_use]
+    pub fn with_token_texts(mut self, path: &str, texts: Vec<TokenText>) -> Self {
+        self.texts.insert(path.to_owned(), texts);
         self
     }
 
@@ -199,6 +208,11 @@ impl HostApi for FakeHost {
 
     fn model_facts(&self, path: &str) -> Result<ModelFacts> {
         Ok(self.model(path)?.facts())
+    }
+
+    fn token_texts(&self, path: &str) -> Result<Vec<TokenText>> {
+        let missing = || Error::failed(format!("no tokenizer of {path:?}; the fake host has {:?}", self.texts.keys()));
+        self.texts.get(path).cloned().ok_or_else(missing)
     }
 
     fn load_model(&self, path: &str, _dtype: Option<&str>) -> Result<Arc<dyn ModelApi>> {

@@ -52,6 +52,15 @@ pub struct ModelFacts {
     pub tokenizer_digest: String,
 }
 
+/// What a token stands for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct TokenText {
+    /// Its bytes; of a special token its name; empty for an id that no text has.
+    pub bytes: Vec<u8>,
+    /// Whether it is a special token, which no text is split into.
+    pub is_special: bool,
+}
+
 /// What a proposer asks of the engine; the answer to "plan or refusal".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

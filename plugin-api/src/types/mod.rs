@@ -17,7 +17,9 @@ pub mod verdict;
 
 pub use batch::{CommitBatch, CommitSequence, ProposeBatch, ProposeSequence, SequenceSlices};
 pub use draft::{ChildMode, NO_PARENT, NodeId};
-pub use facts::{Guarantees, KvFacts, KvStats, LaneNeed, LaneSource, ModelFacts, Needs, TargetFacts, TensorInfo};
+pub use facts::{
+    Guarantees, KvFacts, KvStats, LaneNeed, LaneSource, ModelFacts, Needs, TargetFacts, TensorInfo, TokenText,
+};
 pub use forward::{ForwardBatch, ForwardSequence, LogitRows};
 pub use ids::{LaneId, RequestId, SeqId, Slot, Token};
 pub use plan::{Companion, QueueSequence, QueueView, SequenceReport, StepReport};

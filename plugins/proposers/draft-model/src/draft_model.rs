@@ -49,7 +49,7 @@ impl Proposer for DraftModel {
             return Err(Error::options(format!("draft-model: min_draft_prob is {got}, expected 0 to 1")));
         }
         let source = (options.model.as_deref(), options.quantize, options.dtype.as_deref());
-        let (model, facts) = drafter::load("draft-model", source, &host)?;
+        let (model, facts) = drafter::load("draft-model", source, options.vocabulary, &host)?;
         let group_len = match host.target().max_sequences {
             0 => MAX_GROUP,
             most => most.min(MAX_GROUP),

@@ -2,7 +2,8 @@
 //!
 //! Options and the export line only. [`draft_model`] is the proposer of chains, [`tree`] that of trees (SpecInfer, Miao et
 //! al., 2305.09781; Sequoia, Chen et al., 2402.12374), [`passes`] decides which rows run together, [`chain`] is one
-//! sequence's part in a step, [`drafter`] says which model it is. The network is the engine's own decoder, served through the
+//! sequence's part in a step, [`drafter`] says which model it is,
+//! [`vocabulary`] translates for one with another tokenizer. The network is the engine's own decoder, served through the
 //! host, so this crate is strategy and holds no weights; its KV lives in a lane and follows the target's slots.
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,7 @@ pub mod draft_model;
 pub mod drafter;
 pub mod passes;
 pub mod tree;
+pub mod vocabulary;
 
 use foretoken_plugin_api::tree::TreeShape;
 use foretoken_plugin_api::{DraftSampling, export_plugin};
@@ -24,9 +26,12 @@ pub use tree::Tree;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DraftModelOptions {
-    /// The draft model's folder; it must share the target's vocabulary.
+    /// The draft model's folder.
     #[serde(default)]
     pub model: Option<String>,
+    /// What its vocabulary has to do with the target's.
+    #[serde(default)]
+    pub vocabulary: Vocabulary,
     /// Instead of another model: a copy of the target, its weights stored so.
     #[serde(default)]
     pub quantize: Option<Quantize>,
@@ -62,6 +67,17 @@ pub enum Quantize {
     Q4,
 }
 
+/// What a draft model's vocabulary has to do with the target's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Vocabulary {
+    /// It is the same.
+    #[default]
+    Same,
+    /// It is another: drafts are made of the tokens that both have.
+    Intersection,
+}
+
 /// What becomes of the KV computed while drafting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -77,9 +93,12 @@ pub enum KvStrategy {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TreeOptions {
-    /// The draft model's folder; it must share the target's vocabulary.
+    /// The draft model's folder.
     #[serde(default)]
     pub model: Option<String>,
+    /// What its vocabulary has to do with the target's.
+    #[serde(default)]
+    pub vocabulary: Vocabulary,
     /// Instead of another model: a copy of the target, its weights stored so.
     #[serde(default)]
     pub quantize: Option<Quantize>,

@@ -61,7 +61,7 @@ impl Proposer for Tree {
             shape => shape,
         };
         let source = (options.model.as_deref(), options.quantize, options.dtype.as_deref());
-        let (model, facts) = drafter::load("tree", source, &host)?;
+        let (model, facts) = drafter::load("tree", source, options.vocabulary, &host)?;
         let lane = DraftLane {
             lane: LANE,
             skipped: 0,

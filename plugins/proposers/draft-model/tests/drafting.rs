@@ -3,7 +3,9 @@
 
 mod support;
 
-use foretoken_plugin_api::{Proposer, SamplingParams, SeqId, Token};
+use foretoken_draft_model::DraftModel;
+use foretoken_plugin_api::testkit::{FakeHost, Runner, ToyModel};
+use foretoken_plugin_api::{Proposer, SamplingParams, SeqId, Token, TokenText};
 use support::host::pack;
 use support::{Rig, Setup, VOCAB};
 
@@ -234,4 +236,28 @@ fn above_temperature_0_tokens_are_drawn_unless_told_otherwise() {
     let (pushed, greedy) = drafts("draft_sampling = \"deterministic\"");
     assert!(!pushed.has_draws());
     assert_eq!(pushed.tokens(), greedy);
+}
+
+#[test]
+fn drafts_of_another_vocabulary_are_its_best_shared_tokens() {
+    let text = |byte: u8| TokenText { bytes: vec![byte], is_special: false };
+    // Of the draft model's 20 tokens, 12 are the target's: token i is the target's i + 4, wherever there is one.
+    let (target, draft): (Vec<_>, Vec<_>) = ((100..116).map(text).collect(), (104..124).map(text).collect());
+    let small = ToyModel::new(20, 6).with_order(usize::MAX);
+    let host = FakeHost::new(ToyModel::new(16, 5).with_order(usize::MAX)).with_model("small", small.clone());
+    let host = host.with_token_texts("toy", target).with_token_texts("small", draft).shared();
+    let options = "model = \"small\"\nvocabulary = \"intersection\"\nnum_speculative_tokens = 4";
+    let mut part = DraftModel::new(toml::from_str(options).unwrap(), host.handle()).unwrap();
+    let mut runner = Runner::new(&host, &mut part, 256).unwrap();
+    let prompt = [7, 12, 5, 15, 9];
+    runner.admit(&mut part, SeqId(1), &prompt, usize::MAX).unwrap();
+    let drafts = runner.propose(&mut part, &[SeqId(1)], 4).unwrap().into_drafts();
+    let mut context: Vec<Token> = runner.tokens(SeqId(1)).iter().map(|token| token.saturating_sub(4)).collect();
+    for drafted in drafts[0].tokens() {
+        let logits = small.logits(&context);
+        let best = (0..12).fold(0, |best, token| if logits[token] > logits[best] { token } else { best });
+        assert_eq!(*drafted, best as Token + 4);
+        context.push(best as Token);
+    }
+    assert_eq!(drafts[0].len(), 4);
 }

@@ -97,3 +97,49 @@ fn a_missing_draft_model_is_refused_at_load() {
     let error = engine("draft-model.toml", &["kv.num_slots=256", options]).err().expect("a refusal").to_string();
     assert!(error.contains("models/none"), "{error}");
 }
+
+/// `tiny-draft` with its tokens numbered the other way round.
+fn renumbered(folder: &Path) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models/tiny-draft");
+    for name in ["config.json", "generation_config.json"] {
+        std::fs::copy(shipped.join(name), folder.join(name)).unwrap();
+    }
+    let mut tokenizer: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(shipped.join("tokenizer.json")).unwrap()).unwrap();
+    let turn = |id: &mut serde_json::Value| *id = (4095 - id.as_u64().unwrap()).into();
+    tokenizer["model"]["vocab"].as_object_mut().unwrap().values_mut().for_each(turn);
+    for token in tokenizer["added_tokens"].as_array_mut().unwrap() {
+        turn(&mut token["id"]);
+    }
+    // The numbers of special tokens are repeated in the template that puts BOS in front.
+    tokenizer["post_processor"] = serde_json::Value::Null;
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+
+    let mut bytes = std::fs::read(shipped.join("model.safetensors")).unwrap();
+    let header_len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_len]).unwrap();
+    let embedding = &header["model.embed_tokens.weight"];
+    let place = |index: usize| 8 + header_len + embedding["data_offsets"][index].as_u64().unwrap() as usize;
+    let rows = &mut bytes[place(0)..place(1)];
+    let turned: Vec<u8> = rows.chunks(rows.len() / 4096).rev().flatten().copied().collect();
+    rows.copy_from_slice(&turned);
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+}
+
+#[test]
+fn a_draft_model_with_another_tokenizer_drafts_what_both_can_say() {
+    let folder = tempfile::tempdir().unwrap();
+    renumbered(folder.path());
+    let set = ["checks=true", "kv.num_slots=2048", "sampling.temperature=0.8"];
+    let other = format!("proposer.options={{ model = {:?}", folder.path());
+    let refusal = engine("draft-model.toml", &[&format!("{other} }}")]).err().unwrap().to_string();
+    assert!(refusal.contains("tokenizer digest") && refusal.contains("intersection"), "{refusal}");
+    let (same, _) = completions("draft-model.toml", &set);
+    let other = format!("{other}, vocabulary = \"intersection\" }}");
+    let (translated, _) = completions("draft-model.toml", &[set[0], set[1], set[2], &other]);
+    for (same, translated) in same.iter().zip(&translated) {
+        assert_eq!(same.tokens(), translated.tokens());
+        assert_eq!(same.stats.accepted, translated.stats.accepted, "every token is shared, so every guess is the same");
+    }
+    assert!(same.iter().any(|completion| completion.stats.accepted > 0));
+}

@@ -1,17 +1,20 @@
 //! Trees: they conform, follow the draft model, do not depend on when the proposer was last asked, and leave the text alone.
 #![forbid(unsafe_code)]
 
+#[path = "../../same_text.rs"]
+mod same_text;
+
 use std::path::{Path, PathBuf};
 
-use foretoken::config::{self, Override};
+use foretoken::config;
 use foretoken::plugins::registry::Registry;
-use foretoken::{Completion, Engine, Request};
 use foretoken_draft_model::Tree;
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
 use foretoken_plugin_api::testkit::{
     FakeHost, RecordedDraft, Runner, ToyModel, assert_a_pause_changes_no_draft, drafts_when_asked, library,
 };
 use foretoken_plugin_api::{NodeId, Proposer, SamplingParams, SeqId, Token};
+use same_text::assert_same_text_in_fewer_passes;
 
 const VOCAB: usize = 16;
 const OPTIONS: [&str; 4] = [
@@ -126,44 +129,16 @@ fn the_config_loads_it_and_it_conforms() {
     conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
 }
 
-/// Completions of four prompts, two of each, in order.
-fn completions(config: &str, overrides: &[&str]) -> Vec<Completion> {
-    let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
-    let mut engine = Engine::new(config::load(&config_file(config), &overrides).unwrap()).unwrap();
-    let mut sampling = engine.config().sampling.clone();
-    (sampling.max_tokens, sampling.ignore_eos, sampling.seed, sampling.n) = (60, true, 11, 2);
-    let requests = (0..4).map(|salt| Request {
-        prompt: (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect(),
-        sampling: sampling.clone(),
-        text: false,
-    });
-    let done = engine.complete(requests).unwrap();
-    let faults: Vec<_> = engine.faults().filter_map(|(_, _, last)| last).collect();
-    assert!(faults.is_empty(), "{faults:?}");
-    done
-}
-
 #[test]
 fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
-    for temperature in ["sampling.temperature=0.0", "sampling.temperature=0.8"] {
-        let set = ["checks=true", "kv.num_slots=4096", temperature];
-        let plain = completions("plain.toml", &set);
-        for shape in [
-            "tree = { nodes = 32, depth = 8, branch = 8 }",
-            "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]",
-            "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates = \"without_replacement\"",
-        ] {
-            let options = format!("proposer.options={{ model = \"../examples/models/tiny-draft\", {shape} }}");
-            let drafted = completions("tree.toml", &[set[0], set[1], set[2], &options]);
-            assert_eq!((plain.len(), drafted.len()), (8, 8));
-            for (plain, drafted) in plain.iter().zip(&drafted) {
-                assert_eq!(plain.tokens(), drafted.tokens(), "{temperature} {shape}");
-            }
-            let steps = |all: &[Completion]| all.iter().map(|completion| completion.stats.steps).sum::<u64>();
-            println!("{temperature} {shape}: {} steps for {}", steps(&drafted), steps(&plain));
-            assert!(steps(&drafted) < steps(&plain), "{temperature} {shape}");
-        }
-    }
+    let small = "model = \"../examples/models/tiny-draft\"";
+    let options = [
+        "tree = { nodes = 32, depth = 8, branch = 8 }",
+        "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]",
+        "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates = \"without_replacement\"",
+    ];
+    let options = options.map(|shape| format!("{small}, {shape}"));
+    assert_same_text_in_fewer_passes(&config_file("tree.toml"), &options.each_ref().map(String::as_str));
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! The built library, found by its config through the engine's loader, and in the engine itself on the shipped head.
 #![forbid(unsafe_code)]
 
+#[path = "../../same_text.rs"]
+mod same_text;
 mod support;
 
 use std::path::{Path, PathBuf};
 
+use foretoken::Engine;
 use foretoken::config::{self, Override};
 use foretoken::plugins::registry::Registry;
-use foretoken::{Completion, Engine, Request};
 use foretoken_plugin_api::testkit::conformance::{self, Fixture};
-use foretoken_plugin_api::testkit::library;
+use foretoken_plugin_api::testkit::{FakeHost, library};
+use same_text::assert_same_text_in_fewer_passes;
 
 fn config_file(name: &str) -> PathBuf {
     library("foretoken-eagle", env!("CARGO_MANIFEST_DIR")).unwrap_or_else(|error| panic!("{error}"));
@@ -17,52 +20,32 @@ fn config_file(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_config_loads_it_and_it_conforms() {
-    let config = config::load(&config_file("eagle.toml"), &[]).unwrap();
-    let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
-    assert_eq!(loaded.name(), "eagle");
-    let host = || support::eagle("../examples/models/tiny-eagle3");
-    conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
-}
-
-/// Completions of four prompts, two of each, in order.
-fn completions(config: &str, overrides: &[&str]) -> Vec<Completion> {
-    let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
-    let mut engine = Engine::new(config::load(&config_file(config), &overrides).unwrap()).unwrap();
-    let mut sampling = engine.config().sampling.clone();
-    (sampling.max_tokens, sampling.ignore_eos, sampling.seed, sampling.n) = (60, true, 11, 2);
-    let requests = (0..4).map(|salt| Request {
-        prompt: (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect(),
-        sampling: sampling.clone(),
-        text: false,
-    });
-    let done = engine.complete(requests).unwrap();
-    let faults: Vec<_> = engine.faults().filter_map(|(_, _, last)| last).collect();
-    assert!(faults.is_empty(), "{faults:?}");
-    done
+fn their_configs_load_them_and_they_conform() {
+    let hosts: [(&str, fn() -> FakeHost); 2] = [
+        ("eagle", || support::eagle("../examples/models/tiny-eagle3")),
+        ("mtp", || support::mtp("../examples/models/tiny-mtp")),
+    ];
+    for (name, host) in hosts {
+        let config = config::load(&config_file(&format!("{name}.toml")), &[]).unwrap();
+        let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
+        assert_eq!(loaded.name(), name);
+        conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
+    }
 }
 
 #[test]
 fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
-    for temperature in ["sampling.temperature=0.0", "sampling.temperature=0.8"] {
-        let set = ["checks=true", "kv.num_slots=4096", temperature];
-        let plain = completions("plain.toml", &set);
-        for form in [
+    for name in ["eagle", "mtp"] {
+        let file = config_file(&format!("{name}.toml"));
+        let head = if name == "eagle" { "tiny-eagle3" } else { "tiny-mtp" };
+        let options = [
             "tree = { nodes = 24, depth = 6, branch = 6 }",
             "num_speculative_tokens = 5",
             "num_speculative_tokens = 3, draft_sampling = \"deterministic\", dtype = \"q8_0\"",
             "choices = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]",
-        ] {
-            let options = format!("proposer.options={{ model = \"../examples/models/tiny-eagle3\", {form} }}");
-            let drafted = completions("eagle.toml", &[set[0], set[1], set[2], &options]);
-            assert_eq!((plain.len(), drafted.len()), (8, 8));
-            for (plain, drafted) in plain.iter().zip(&drafted) {
-                assert_eq!(plain.tokens(), drafted.tokens(), "{temperature} {form}");
-            }
-            let steps = |all: &[Completion]| all.iter().map(|completion| completion.stats.steps).sum::<u64>();
-            println!("{temperature} {form}: {} steps for {}", steps(&drafted), steps(&plain));
-            assert!(steps(&drafted) < steps(&plain), "{temperature} {form}");
-        }
+        ];
+        let options = options.map(|form| format!("model = \"../examples/models/{head}\", {form}"));
+        assert_same_text_in_fewer_passes(&file, &options.each_ref().map(String::as_str));
     }
 }
 

@@ -1,0 +1,45 @@
+//! Included by the proposers' tests: the shipped model's text with a proposer is that of plain decoding, in fewer passes.
+
+use std::path::Path;
+
+use foretoken::config::{self, Override};
+use foretoken::{Completion, Engine, Request};
+
+/// Two completions of four prompts, of which two repeat themselves, in order.
+fn completions(config: &Path, overrides: &[&str]) -> Vec<Completion> {
+    let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
+    let mut engine = Engine::new(config::load(config, &overrides).unwrap()).unwrap();
+    let mut sampling = engine.config().sampling.clone();
+    (sampling.max_tokens, sampling.ignore_eos, sampling.seed, sampling.n) = (60, true, 11, 2);
+    let requests = (0..4).map(|salt| Request {
+        prompt: match salt % 2 {
+            0 => (0..24 + 5 * salt).map(|index| 40 + (index * (salt + 3)) % 50).collect(),
+            _ => (0..24 + 5 * salt).map(|index| 40 + (index % 7) * (salt + 3)).collect(),
+        },
+        sampling: sampling.clone(),
+        text: false,
+    });
+    let done = engine.complete(requests).unwrap();
+    let faults: Vec<_> = engine.faults().filter_map(|(_, _, last)| last).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+    done
+}
+
+/// Compares `config` with `plain.toml` beside it, greedy and at temperature 0.8, with each of these options.
+pub fn assert_same_text_in_fewer_passes(config: &Path, options: &[&str]) {
+    for temperature in ["sampling.temperature=0.0", "sampling.temperature=0.8"] {
+        let set = ["checks=true", "kv.num_slots=4096", temperature];
+        let plain = completions(&config.with_file_name("plain.toml"), &set);
+        for options in options {
+            let options = format!("proposer.options={{ {options} }}");
+            let drafted = completions(config, &[set[0], set[1], set[2], &options]);
+            assert_eq!((plain.len(), drafted.len()), (8, 8));
+            for (plain, drafted) in plain.iter().zip(&drafted) {
+                assert_eq!(plain.tokens(), drafted.tokens(), "{temperature} {options}");
+            }
+            let steps = |all: &[Completion]| all.iter().map(|completion| completion.stats.steps).sum::<u64>();
+            println!("{temperature} {options}: {} steps for {}", steps(&drafted), steps(&plain));
+            assert!(steps(&drafted) < steps(&plain), "{temperature} {options}");
+        }
+    }
+}
