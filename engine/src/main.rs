@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Some(Command::Plugins(args)) => commands::plugins::plugins(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", in_words(&error));
         ExitCode::from(status(&error))
     })
 }
@@ -46,6 +46,15 @@ fn end_quietly_when_nobody_reads() {
         }
         report(panic);
     }));
+}
+
+/// The error and its causes; what a message has said already is not said again.
+fn in_words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
 }
 
 /// 2 for what the user can mend in the command line or the config, 1 for everything else.

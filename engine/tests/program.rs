@@ -68,6 +68,10 @@ fn usage_and_config_are_status_2_failure_is_1() {
         assert!(error.contains(words), "{args:?}: {words:?} is missing from: {error}");
         assert!(output.stdout.is_empty() && !error.contains("panicked"), "{args:?}");
     }
+    let nowhere = "proposer.options={ model = \"nowhere\" }";
+    let output = foretoken(&["run", "configs/draft-model.toml", "--prompt", "x", "--set", nowhere]);
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), error.matches("there is no model at").count()), (Some(2), 1), "{error}");
 }
 
 #[test]
