@@ -56,6 +56,14 @@ pub enum BuildError {
     /// The kernels cannot run as asked.
     #[error(transparent)]
     Kernel(#[from] foretoken_kernels::KernelError),
+    /// Proposers cannot see so many columns.
+    #[error("model.hidden_columns is {columns}, expected 1 to {width}, the width of the model's hidden rows")]
+    HiddenColumns {
+        /// What the config says.
+        columns: usize,
+        /// What there is.
+        width: usize,
+    },
     /// A proposer asks for what this engine does not have.
     #[error("proposer `{name}` cannot be served: {reason}")]
     Needs {
@@ -80,6 +88,10 @@ impl Engine {
         let tokenizer = Arc::new(Tokenizer::open(&config.model, &architecture)?);
         let kv_shape = architecture.kv_shape(config.kv_dtype);
         let num_slots = config.num_slots.unwrap_or_else(|| auto_slots(kv_shape, architecture.max_positions));
+        let width = architecture.hidden_size;
+        if let Some(columns) = config.hidden_columns.filter(|columns| !(1..=width).contains(columns)) {
+            return Err(BuildError::HiddenColumns { columns, width });
+        }
         let shared = shared(&config, &architecture, &tokenizer, &exec);
         let mut parts = Parts { registry: Registry::new(config.plugins.clone()), shared: Arc::clone(&shared) };
         let scheduler = parts.scheduler(&config.scheduler)?;
@@ -91,7 +103,7 @@ impl Engine {
 
         let decoder = Arc::new(Decoder::load(&config.model, config.dtype, exec)?);
         for proposer in &proposers {
-            proposer.lanes.allocate(&proposer.needs.lanes, num_slots, architecture.hidden_size);
+            proposer.lanes.allocate(&proposer.needs.lanes, num_slots, shared.facts.hidden_size);
         }
         let _ = shared.target.set(Arc::clone(&decoder));
         let buffers = StepBuffers::new(hidden_layers(&proposers));
@@ -132,7 +144,7 @@ pub fn exec(config: &Config) -> Result<Exec, foretoken_kernels::KernelError> {
 fn shared(config: &Config, architecture: &Architecture, tokenizer: &Tokenizer, exec: &Exec) -> Arc<Shared> {
     let facts = TargetFacts {
         vocab_size: architecture.vocab_size,
-        hidden_size: architecture.hidden_size,
+        hidden_size: config.hidden_columns.unwrap_or(architecture.hidden_size),
         num_layers: architecture.layers,
         max_positions: architecture.max_positions,
         path: config.model.to_string_lossy().into_owned(),

@@ -53,7 +53,8 @@ pub(crate) fn look(core: &mut Core) -> Vec<FirstGuesses> {
     let (wanted, hidden) = read(core, &tokens, &slots);
     let looked = networks.into_iter().map(|which| {
         let width = core.target.decoder.architecture().hidden_size;
-        let hidden = HiddenRows { values: &hidden, layers: &core.buffers.hidden_layers, width };
+        let columns = core.shared.facts.hidden_size;
+        let hidden = HiddenRows { values: &hidden, layers: &core.buffers.hidden_layers, width, columns };
         core.proposers[which].store_hidden(hidden, 0..tokens.len(), &slots, &mut Vec::new());
         let guesses = guess(core, which, (&tokens, &slots), &wanted);
         core.proposers[which].lanes.invalidate(&slots);

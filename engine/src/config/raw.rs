@@ -51,6 +51,8 @@ pub struct RawModel {
     pub dtype: Option<String>,
     /// Where the model runs.
     pub device: Option<String>,
+    /// Leading columns of its hidden rows that proposers see; default all.
+    pub hidden_columns: Option<usize>,
 }
 
 /// `[proposer]` or `[[proposer]]`.

@@ -24,6 +24,9 @@ pub struct Config {
     pub model: PathBuf,
     /// How the target's weights are held; `None` is bf16 for a folder, and as stored for a GGUF file.
     pub dtype: Option<WeightDtype>,
+    /// Leading columns of the target's hidden rows that proposers see; `None` is all. A target grafted around a smaller model
+    /// is served by that model's heads, which read no more.
+    pub hidden_columns: Option<usize>,
     /// Proposers, tried in order; none is plain decoding.
     pub proposers: Vec<PartChoice>,
     /// The sampler.
@@ -152,6 +155,7 @@ impl Config {
             checks: raw.checks,
             model: folder.join(model),
             dtype: weight_dtype(raw.model.dtype.as_deref())?,
+            hidden_columns: raw.model.hidden_columns,
             proposers: distinct(proposers.collect::<Result<_, _>>()?)?,
             sampler: choice(Kind::Sampler, raw.sampler.unwrap_or_default(), Some("gumbel"), &folder)?,
             scheduler: choice(Kind::Scheduler, raw.scheduler.unwrap_or_default(), Some("fcfs"), &folder)?,

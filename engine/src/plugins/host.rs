@@ -125,7 +125,16 @@ impl HostApi for EngineHost {
         if let Some(token) = tokens.iter().find(|token| **token as usize >= self.shared.facts.vocab_size) {
             return Err(Error::failed(format!("embed: token {token} is not in the vocabulary")));
         }
-        target.embed(tokens, out);
+        let (width, columns) = (target.architecture().hidden_size, self.shared.facts.hidden_size);
+        if columns == width {
+            target.embed(tokens, out);
+            return Ok(());
+        }
+        let mut rows = vec![0.0; tokens.len() * width];
+        target.embed(tokens, &mut rows);
+        for (row, out) in rows.chunks_exact(width).zip(out.chunks_exact_mut(columns)) {
+            out.copy_from_slice(&row[..columns]);
+        }
         Ok(())
     }
 
@@ -134,7 +143,17 @@ impl HostApi for EngineHost {
         let TargetFacts { hidden_size, vocab_size, .. } = self.shared.facts;
         expect_len("lm_head rows", rows.len(), rows.len() / hidden_size * hidden_size)?;
         expect_len("lm_head logits", out.len(), rows.len() / hidden_size * vocab_size)?;
-        target.lm_head(rows, &mut PackedRows::default(), out);
+        let width = target.architecture().hidden_size;
+        if hidden_size == width {
+            target.lm_head(rows, &mut PackedRows::default(), out);
+            return Ok(());
+        }
+        // Columns that proposers do not see count as zero.
+        let mut wide = vec![0.0; rows.len() / hidden_size * width];
+        for (row, wide) in rows.chunks_exact(hidden_size).zip(wide.chunks_exact_mut(width)) {
+            wide[..hidden_size].copy_from_slice(row);
+        }
+        target.lm_head(&wide, &mut PackedRows::default(), out);
         Ok(())
     }
 

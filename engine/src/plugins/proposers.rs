@@ -22,6 +22,8 @@ pub struct HiddenRows<'a> {
     pub layers: &'a [usize],
     /// Width of one.
     pub width: usize,
+    /// How many of its columns lanes hold.
+    pub columns: usize,
 }
 
 /// One proposer of the config.
@@ -93,7 +95,7 @@ impl ProposerSlot {
         slots: &[Slot],
         bytes: &mut Vec<u8>,
     ) {
-        let HiddenRows { values, layers: computed, width } = hidden;
+        let HiddenRows { values, layers: computed, width, columns } = hidden;
         for (lane, need) in (0u32..).zip(&self.needs.lanes) {
             let LaneSource::Hidden(layers) = &need.source else { continue };
             bytes.clear();
@@ -101,7 +103,7 @@ impl ProposerSlot {
                 let values = &values[row * computed.len() * width..][..computed.len() * width];
                 for layer in layers {
                     let place = computed.iter().position(|one| one == layer).unwrap_or(0);
-                    let values = values[place * width..(place + 1) * width].iter();
+                    let values = values[place * width..][..columns].iter();
                     bytes.extend(values.flat_map(|value| value.to_le_bytes()));
                 }
             }

@@ -49,7 +49,8 @@ fn fill_hidden_lanes(core: &mut Core, reservation: &Reservation<'_>, index: usiz
         return;
     }
     let width = core.target.decoder.architecture().hidden_size;
-    let hidden = HiddenRows { values: &buffers.hidden, layers: &buffers.hidden_layers, width };
+    let columns = core.shared.facts.hidden_size;
+    let hidden = HiddenRows { values: &buffers.hidden, layers: &buffers.hidden_layers, width, columns };
     let sequence = &core.queue[index];
     let slots = reservation.slots(sequence.id);
     let fresh = &slots[sequence.computed - buffers.keep_rows.len()..sequence.computed];

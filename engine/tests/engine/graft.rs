@@ -30,6 +30,36 @@ fn its_greedy_text_is_that_of_the_model_inside() {
     }
 }
 
+/// A head of the model inside reads the first columns of the grafted model's rows.
+#[test]
+fn heads_of_the_model_inside_serve_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let tiny = root().join("examples/models/tiny");
+    graft(&tiny, folder.path(), Shape { layers: 8, width: 512, mlp_width: 1536, kv_heads: 3 }).expect("it fits");
+    let head = root().join("examples/models/tiny-mtp");
+    let engine = |path: &std::path::Path, columns: &str| {
+        let model = format!("[model]\npath = {path:?}\ndtype = \"f32\"\n{columns}");
+        let proposer = format!("[proposer]\nplugin = \"mtp\"\noptions = {{ model = {head:?}, dtype = \"f32\" }}\n");
+        Engine::new(config(&format!("{model}[kv]\nnum_slots = 4096\ndtype = \"f32\"\n{proposer}")))
+    };
+    let error = engine(folder.path(), "").err().expect("a refusal").to_string();
+    assert!(error.contains("hidden_size is 384") && error.contains("512"), "{error}");
+    let error = engine(folder.path(), "hidden_columns = 513\n").err().expect("a refusal").to_string();
+    assert!(error.contains("1 to 512"), "{error}");
+    let mut inner = engine(&tiny, "").expect("a model");
+    let mut grafted = engine(folder.path(), "hidden_columns = 384\n").expect("a model");
+    let prompts = prompts(&inner, 4);
+    let kept = |done: &[foretoken::Completion]| done.iter().map(|done| done.stats.accepted).sum::<u64>();
+    let of_inner = run(&mut inner, &prompts, &greedy(48), 4);
+    let of_grafted = run(&mut grafted, &prompts, &greedy(48), 4);
+    for (inner, grafted) in of_inner.iter().zip(&of_grafted) {
+        assert_eq!(inner.tokens(), grafted.tokens());
+    }
+    let (inner, grafted) = (kept(&of_inner), kept(&of_grafted));
+    println!("kept guesses: {inner} and {grafted}");
+    assert!(inner > 20 && inner.abs_diff(grafted) * 20 <= inner, "{inner}, {grafted}");
+}
+
 #[test]
 fn a_shape_that_is_too_small_is_refused() {
     let shape = Shape { layers: 6, width: 256, mlp_width: 1024, kv_heads: 2 };
