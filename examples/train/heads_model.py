@@ -139,6 +139,16 @@ def start_on_feature(fc: nn.Linear, layer: nn.Module) -> None:
         weight.mul_(0.1)
 
 
+@torch.no_grad()
+def start_as(layer: nn.Module, source: nn.Module) -> None:
+    """A draft layer begins with the attention and the MLP of one of the target's layers: what it has learned to look for
+    in a text is what a draft needs too."""
+    theirs = dict(source.named_parameters())
+    for name, weight in layer.named_parameters():
+        if name in theirs and theirs[name].shape == weight.shape:
+            weight.copy_(theirs[name])
+
+
 class EagleLayer(nn.Module):
     """A decoder layer without a norm before attention."""
 
@@ -165,6 +175,13 @@ class Eagle(Head):
         nn.init.zeros_(self.fc.bias)
 
     def begin(self, counts, target):
+        last = target.model.layers[-1]
+        start_as(self.layers[0], last)
+        with torch.no_grad():
+            # Without a norm before attention, what that norm did goes into the projections.
+            scale = last.input_layernorm.weight / target.model.norm.weight.square().mean().sqrt()
+            for name in ("q_proj", "k_proj", "v_proj"):
+                getattr(self.layers[0].self_attn, name).weight.mul_(scale)
         start_on_feature(self.fc, self.layers[0])
 
     def step(self, target, embeddings, features, cos, sin, cache):
@@ -285,6 +302,7 @@ class MultiToken(Head):
         self.start()
 
     def begin(self, counts, target):
+        start_as(self.module, target.model.layers[-1])
         start_on_feature(self.module.eh_proj, self.module)
         with torch.no_grad():
             self.module.shared_head.norm.weight.fill_(target.model.norm.weight.square().mean().sqrt())
@@ -425,10 +443,23 @@ class DFlash(Head):
         count = self.shape.layers
         return [count // 4, count // 2, count - 1]
 
+    @torch.no_grad()
     def begin(self, counts, target):
-        """The norm starts as the target's."""
-        with torch.no_grad():
-            self.norm.weight.copy_(target.model.norm.weight)
+        """Layers start as the target's last ones, on the keys and values that those have in the target: `fc` picks the
+        middle of the rows it reads, and norms of queries and keys begin with the size that these have there."""
+        first = self.ids()[1] + 1
+        width = self.fc.out_features
+        self.fc.weight.mul_(0.1)[:, width : 2 * width].copy_(torch.eye(width))
+        self.hidden_norm.weight.copy_(target.model.layers[first].input_layernorm.weight)
+        self.norm.weight.copy_(target.model.norm.weight)
+        rows, _ = target_rows(target, torch.multinomial(counts.float(), 256)[None])
+        for layer, source, states in zip(self.layers, target.model.layers[first:], rows[first - 1 :]):
+            start_as(layer, source)
+            normed = source.input_layernorm(states)
+            for name in ("q", "k"):
+                heads = getattr(source.self_attn, f"{name}_proj")(normed).unflatten(-1, (-1, self.shape.head_dim))
+                size = heads.square().mean(-1).sqrt().mean()
+                getattr(layer.self_attn, f"{name}_norm").weight.fill_(size)
 
     def fill(self, target, tokens, rows, anchors):
         """Logits `[rows, anchors, BLOCK - 1, vocab]` of the tokens behind `anchors`, places of `tokens`."""

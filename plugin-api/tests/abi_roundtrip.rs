@@ -10,7 +10,7 @@ use foretoken_plugin_api::abi::{kv, proposer, sampler, scheduler};
 use foretoken_plugin_api::testkit::{FakeHost, FakeTensors, ProposerSubject, Runner, ToyModel};
 use foretoken_plugin_api::{
     DType, ErrorKind, ForwardBatch, ForwardSequence, Guarantees, Host, KvFacts, LaneId, LaneNeed, LaneSource,
-    LogitRows, Needs, NoiseKey, Proposer, SamplingParams, SeqId, Slot, TargetFacts,
+    LogitRows, Needs, NoiseKey, Proposer, SamplingParams, SeqId, Slot, TargetFacts, TokenText,
 };
 use parts::FaultOptions;
 use parts::kv::Stack;
