@@ -19,18 +19,17 @@ fn config_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../configs").join(name)
 }
 
+fn assert_it_loads_and_conforms(name: &str, host: fn() -> FakeHost) {
+    let config = config::load(&config_file(&format!("{name}.toml")), &[]).unwrap();
+    let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
+    assert_eq!(loaded.name(), name);
+    conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
+}
+
 #[test]
 fn their_configs_load_them_and_they_conform() {
-    let hosts: [(&str, fn() -> FakeHost); 2] = [
-        ("eagle", || support::eagle("../examples/models/tiny-eagle3")),
-        ("mtp", || support::mtp("../examples/models/tiny-mtp")),
-    ];
-    for (name, host) in hosts {
-        let config = config::load(&config_file(&format!("{name}.toml")), &[]).unwrap();
-        let loaded = Registry::new(config.plugins).find(&config.proposers[0]).unwrap();
-        assert_eq!(loaded.name(), name);
-        conformance::part(&loaded, &Fixture::new(&config.proposers[0].options).with_host(host)).assert_passed();
-    }
+    assert_it_loads_and_conforms("eagle", || support::eagle("../examples/models/tiny-eagle3"));
+    assert_it_loads_and_conforms("mtp", || support::mtp("../examples/models/tiny-mtp"));
 }
 
 #[test]
