@@ -246,7 +246,7 @@ impl Engine {
 }
 
 impl Core {
-    pub(crate) fn fresh_id(&mut self) -> u64 {
+    fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }

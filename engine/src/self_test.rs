@@ -90,7 +90,8 @@ fn read(core: &mut Core, tokens: &[u32], slots: &[Slot]) -> (Vec<u32>, Vec<f32>)
 
 /// One guess behind each token from [`LEAD`] on, as if so many sequences shared the text.
 fn guess(core: &mut Core, which: usize, (tokens, slots): (&[u32], &[Slot]), wanted: &[u32]) -> FirstGuesses {
-    let ids: Vec<SeqId> = (LEAD..tokens.len()).map(|_| SeqId(core.fresh_id())).collect();
+    // From the end, where no request's sequence will ever be.
+    let ids: Vec<SeqId> = (LEAD..tokens.len()).map(|place| SeqId(u64::MAX - place as u64)).collect();
     let proposer = &mut core.proposers[which];
     let params = SamplingParams::GREEDY;
     core.drafts.begin();

@@ -53,7 +53,7 @@ impl Proposer for DFlash {
             Some(shape) => shape,
             None => {
                 let len = options.num_speculative_tokens.unwrap_or(most);
-                if len > most {
+                if len == 0 || len > most {
                     return bad(format!("num_speculative_tokens is {len}, expected 1 to {most}"));
                 }
                 DraftShape::chain("dflash", len, options.draft_sampling)?

@@ -53,7 +53,7 @@ impl Proposer for Medusa {
             Some(shape) => shape,
             None => {
                 let len = options.num_speculative_tokens.unwrap_or(heads.len());
-                if len > heads.len() {
+                if len == 0 || len > heads.len() {
                     return bad(format!(
                         "num_speculative_tokens is {len}, expected 1 to {}, one per head",
                         heads.len()
