@@ -6,14 +6,18 @@
 //! rows of the lane and are computed again once committed: a few more rows cost little in a pass that reads the network's
 //! weights anyway, and nothing has to be copied at commit.
 //!
-//! An author implements [`DraftNetwork`] and calls [`Drafting::run`] from `propose`.
+//! An author implements [`DraftNetwork`] and calls [`Drafting::run`] from `propose`. What other proposers with a network
+//! need as well stands beside it: [`DraftShape`] (what drafts look like), [`Marginals`] (drafts of independent rows of
+//! logits) and [`HiddenLane`] (the target's hidden rows).
 
 mod draft;
+mod hidden;
 mod marginals;
 mod pass;
 mod shape;
 
 pub use draft::Growth;
+pub use hidden::HiddenLane;
 pub use marginals::Marginals;
 pub use pass::{DraftPass, Stretch};
 pub use shape::DraftShape;
@@ -22,7 +26,7 @@ use draft::Draft;
 
 use crate::author::{Drafts, Host};
 use crate::error::{DraftError, Error, Result};
-use crate::types::{LaneId, ProposeBatch, Token};
+use crate::types::{LaneId, ProposeBatch, TargetFacts, Token};
 
 /// What runs the rows.
 pub trait DraftNetwork {
@@ -38,6 +42,17 @@ pub trait DraftNetwork {
     /// The target's token for each of the network's; empty where they are the same.
     fn targets(&self) -> &[Token] {
         &[]
+    }
+}
+
+/// Most sequences that draft together.
+const MAX_GROUP: usize = 64;
+
+/// How many sequences draft together: all that can run, up to a bound on what scratch rows take.
+pub fn group_len(target: &TargetFacts) -> usize {
+    match target.max_sequences {
+        0 => MAX_GROUP,
+        most => most.min(MAX_GROUP),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use foretoken_kernels::blocks::KvViewMut;
 use foretoken_kernels::plugin::dtype_named;
-use foretoken_plugin_api::drafting::{DraftShape, Marginals};
+use foretoken_plugin_api::drafting::{DraftShape, HiddenLane, Marginals, group_len};
 use foretoken_plugin_api::tree::TreeShape;
 use foretoken_plugin_api::{
     DraftError, Drafts, Error, Host, LaneId, LaneNeed, LaneSource, Needs, ProposeBatch, Proposer, Result, Slot, Token,
@@ -17,8 +17,6 @@ const KV: LaneId = LaneId(0);
 const HIDDEN: LaneId = LaneId(1);
 /// Most committed rows of one pass.
 const MAX_ROWS: usize = 512;
-/// Most sequences that draft together.
-const MAX_GROUP: usize = 64;
 
 /// Drafts with a DFlash network.
 pub struct DFlash {
@@ -27,9 +25,8 @@ pub struct DFlash {
     marginals: Marginals,
     vocab_size: usize,
     group_len: usize,
+    hidden: HiddenLane,
     rows: Vec<f32>,
-    bytes: Vec<u8>,
-    hidden: Vec<f32>,
     logits: Vec<f32>,
 }
 
@@ -59,22 +56,15 @@ impl Proposer for DFlash {
                 DraftShape::chain("dflash", len, options.draft_sampling)?
             }
         };
-        let group_len = match target.max_sequences {
-            0 => MAX_GROUP,
-            most => most.min(MAX_GROUP),
-        };
-        let (rows, bytes, hidden, logits) = Default::default();
+        let group_len = group_len(&target);
+        let hidden = HiddenLane::new(HIDDEN, network.hidden_layers().to_vec(), network.width());
+        let (rows, logits) = Default::default();
         let marginals = Marginals::new(shape);
-        Ok(Self { host, network, marginals, vocab_size, group_len, rows, bytes, hidden, logits })
+        Ok(Self { host, network, marginals, vocab_size, group_len, hidden, rows, logits })
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
-        // Hidden rows are not computed again here, so a sequence whose rows were lost waits for the target to come by.
-        let can_draft = |&number: &usize| {
-            let sequence = &batch.sequences()[number];
-            let anchor = sequence.tokens().len().saturating_sub(1);
-            drafts.remaining(number) > 0 && anchor > 0 && sequence.valid_until(HIDDEN) >= anchor
-        };
+        let can_draft = |&number: &usize| drafts.remaining(number) > 0 && self.hidden.reaches_anchor(batch, number);
         let wanted: Vec<usize> = (0..batch.sequences().len()).filter(can_draft).collect();
         self.bring_up(batch, &wanted)?;
         for group in wanted.chunks(self.group_len) {
@@ -98,13 +88,7 @@ impl Proposer for DFlash {
             scratch_rows: self.group_len * self.block(),
             source: LaneSource::Plugin,
         };
-        let hidden = LaneNeed {
-            name: "hidden".to_owned(),
-            bytes_per_slot: 0,
-            scratch_rows: 0,
-            source: LaneSource::Hidden(self.network.hidden_layers().to_vec()),
-        };
-        self.marginals.shape().needs(vec![kv, hidden])
+        self.marginals.shape().needs(vec![kv, self.hidden.need()])
     }
 }
 
@@ -125,12 +109,9 @@ impl DFlash {
                 slots.push(sequence.slots()[place]);
             }
         }
-        let Self { host, network, bytes, hidden, .. } = self;
+        let Self { host, network, hidden, .. } = self;
         for (positions, slots) in positions.chunks(MAX_ROWS).zip(slots.chunks(MAX_ROWS)) {
-            bytes.resize(slots.len() * network.hidden_layers().len() * network.width() * size_of::<f32>(), 0);
-            host.lanes().read(HIDDEN, slots, bytes)?;
-            hidden.clear();
-            hidden.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+            let hidden = hidden.read(host, slots)?;
             let places = RowPlaces { positions, slots: Slot::as_u32s(slots) };
             with_lane(host, network, |network, kv| network.store(hidden, places, kv))?;
             host.lanes().mark(KV, slots)?;

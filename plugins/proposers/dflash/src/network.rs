@@ -247,6 +247,10 @@ fn layer(loader: &HeadTensors<'_>, index: usize, config: &DecoderConfig, own: &B
     let kind = own.layer_types.as_ref().and_then(|types| types.get(index)).map_or("full_attention", String::as_str);
     let window = match (kind, own.sliding_window) {
         ("full_attention", _) => None,
+        ("sliding_attention", Some(_)) if own.causal == Some(false) => {
+            let what = "a window over a block whose rows all see each other is not supported, expected causal";
+            return Err(loader.refused(format!("layer_types[{index}] is {kind:?}: {what}")));
+        }
         ("sliding_attention", Some(window)) if window > 0 => Some(window),
         (kind, window) => {
             let what = "expected full_attention, or sliding_attention with a sliding_window";

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use foretoken_plugin_api::drafting::group_len;
 use foretoken_plugin_api::{
     CommitBatch, DraftSampling, Drafts, Error, Host, LaneNeed, LaneSource, ModelFacts, Needs, ProposeBatch,
     ProposeSequence, Proposer, Result, SeqId, Slot,
@@ -15,9 +16,6 @@ use foretoken_plugin_api::{
 
 use crate::passes::{LANE, Passes, Scratch, Wanted};
 use crate::{DraftModelOptions, KvStrategy, drafter};
-
-/// Most sequences that draft together.
-pub(crate) const MAX_GROUP: usize = 64;
 
 /// Drafts with a smaller model.
 pub struct DraftModel {
@@ -50,10 +48,7 @@ impl Proposer for DraftModel {
         }
         let source = (options.model.as_deref(), options.quantize, options.dtype.as_deref());
         let (model, facts) = drafter::load("draft-model", source, options.vocabulary, &host)?;
-        let group_len = match host.target().max_sequences {
-            0 => MAX_GROUP,
-            most => most.min(MAX_GROUP),
-        };
+        let group_len = group_len(&host.target());
         Ok(Self {
             passes: Passes::new(
                 host.clone(),

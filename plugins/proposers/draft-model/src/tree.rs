@@ -4,14 +4,13 @@
 
 use std::sync::Arc;
 
-use foretoken_plugin_api::drafting::{DraftLane, DraftNetwork, DraftPass, DraftShape, Drafting, Growth};
+use foretoken_plugin_api::drafting::{DraftLane, DraftNetwork, DraftPass, DraftShape, Drafting, Growth, group_len};
 use foretoken_plugin_api::tree::TreeShape;
 use foretoken_plugin_api::{
     DraftSampling, Drafts, Error, ForwardBatch, ForwardSequence, Host, LaneId, LaneNeed, LaneSource, LogitRows, Model,
     ModelFacts, Needs, ProposeBatch, Proposer, Result,
 };
 
-use crate::draft_model::MAX_GROUP;
 use crate::passes::{LANE, MAX_ROWS};
 use crate::{Candidates, TreeOptions, drafter};
 
@@ -66,10 +65,7 @@ impl Proposer for Tree {
             lane: LANE,
             skipped: 0,
             scratch_rows: shape.scratch_rows(),
-            group_len: match host.target().max_sequences {
-                0 => MAX_GROUP,
-                most => most.min(MAX_GROUP),
-            },
+            group_len: group_len(&host.target()),
             max_rows: MAX_ROWS,
             vocab_size: facts.vocab_size,
         };

@@ -6,7 +6,9 @@
 use foretoken_kernels::blocks::KvViewMut;
 use foretoken_kernels::ops::AttentionSeq;
 use foretoken_kernels::plugin::dtype_named;
-use foretoken_plugin_api::drafting::{DraftLane, DraftNetwork, DraftPass, DraftShape, Drafting, Stretch};
+use foretoken_plugin_api::drafting::{
+    DraftLane, DraftNetwork, DraftPass, DraftShape, Drafting, HiddenLane, Stretch, group_len,
+};
 use foretoken_plugin_api::{
     Drafts, Error, Host, LaneId, LaneNeed, LaneSource, Needs, ProposeBatch, Proposer, Result, Slot, Token,
 };
@@ -20,8 +22,6 @@ const KV: LaneId = LaneId(0);
 const HIDDEN: LaneId = LaneId(1);
 /// Most rows of one pass.
 const MAX_ROWS: usize = 512;
-/// Most sequences that draft together.
-const MAX_GROUP: usize = 64;
 
 /// Drafts with an EAGLE head.
 pub struct Eagle(Recurrent);
@@ -93,8 +93,7 @@ struct Head {
     before: Vec<f32>,
     /// Tokens guessed before those of this pass.
     depth: usize,
-    hidden: Vec<f32>,
-    bytes: Vec<u8>,
+    hidden: HiddenLane,
     asked: Vec<f32>,
 }
 
@@ -105,25 +104,19 @@ impl Recurrent {
             lane: KV,
             skipped: 1,
             scratch_rows: shape.scratch_rows(),
-            group_len: match target.max_sequences {
-                0 => MAX_GROUP,
-                most => most.min(MAX_GROUP),
-            },
+            group_len: group_len(&target),
             max_rows: MAX_ROWS,
             vocab_size: target.vocab_size,
         };
-        let (embeddings, features, before, depth, hidden, bytes, asked) = Default::default();
-        let head = Head { host: host.clone(), network, embeddings, features, before, depth, hidden, bytes, asked };
+        let hidden = HiddenLane::new(HIDDEN, network.hidden_layers().to_vec(), network.width());
+        let (embeddings, features, before, depth, asked) = Default::default();
+        let head = Head { host: host.clone(), network, embeddings, features, before, depth, hidden, asked };
         Self { host, shape, lane, head, drafting: Drafting::default() }
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
-        // Hidden rows are not computed again here, so a sequence whose rows were lost waits for the target to come by.
-        let can_draft = |&number: &usize| {
-            let sequence = &batch.sequences()[number];
-            let anchor = sequence.tokens().len().saturating_sub(1);
-            drafts.remaining(number) > 0 && anchor > 0 && sequence.valid_until(HIDDEN) >= anchor
-        };
+        let can_draft =
+            |&number: &usize| drafts.remaining(number) > 0 && self.head.hidden.reaches_anchor(batch, number);
         let wanted: Vec<usize> = (0..batch.sequences().len()).filter(can_draft).collect();
         let growth = |_: usize, remaining: usize| self.shape.growth(remaining);
         self.drafting.run((&self.host, self.lane), &mut self.head, (batch, &wanted), drafts, &growth)
@@ -137,13 +130,7 @@ impl Recurrent {
             scratch_rows: self.lane.total_scratch(),
             source: LaneSource::Plugin,
         };
-        let hidden = LaneNeed {
-            name: "hidden".to_owned(),
-            bytes_per_slot: 0,
-            scratch_rows: 0,
-            source: LaneSource::Hidden(network.hidden_layers().to_vec()),
-        };
-        self.shape.needs(vec![kv, hidden])
+        self.shape.needs(vec![kv, self.head.hidden.need()])
     }
 }
 
@@ -222,11 +209,8 @@ impl Head {
             let before = stretch.first_token.unwrap_or(1) - 1;
             slots.extend_from_slice(&batch.sequences()[stretch.number].slots()[before..before + stretch.rows.len()]);
         }
-        let Self { host, network, features, hidden, bytes, .. } = self;
-        bytes.resize(slots.len() * network.hidden_layers().len() * network.width() * size_of::<f32>(), 0);
-        host.lanes().read(HIDDEN, &slots, bytes)?;
-        hidden.clear();
-        hidden.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        let Self { host, network, features, hidden, .. } = self;
+        let hidden = hidden.read(host, &slots)?;
         let rows = slots.len() * network.width();
         features.clear();
         features.resize(network.modules() * rows, 0.0);

@@ -3,11 +3,9 @@
 //! It keeps no state but a lane of hidden rows, of which it reads one: that of the token before the anchor, from which the
 //! target chose the anchor.
 
-use foretoken_plugin_api::drafting::{DraftShape, Marginals};
+use foretoken_plugin_api::drafting::{DraftShape, HiddenLane, Marginals};
 use foretoken_plugin_api::tree::TreeShape;
-use foretoken_plugin_api::{
-    DraftError, Drafts, Error, Host, LaneId, LaneNeed, LaneSource, Needs, ProposeBatch, Proposer, Result, Slot,
-};
+use foretoken_plugin_api::{DraftError, Drafts, Error, Host, LaneId, Needs, ProposeBatch, Proposer, Result, Slot};
 
 use foretoken_kernels::plugin::dtype_named;
 
@@ -23,9 +21,7 @@ pub struct Medusa {
     heads: Heads,
     marginals: Marginals,
     vocab_size: usize,
-    hidden_size: usize,
-    bytes: Vec<u8>,
-    hidden: Vec<f32>,
+    hidden: HiddenLane,
     logits: Vec<f32>,
 }
 
@@ -35,7 +31,9 @@ impl Proposer for Medusa {
     fn new(options: MedusaOptions, host: Host) -> Result<Self> {
         let dtype = options.dtype.as_deref().map(|name| dtype_named("medusa", name)).transpose()?;
         let heads = Heads::load(&options.model, dtype, &host)?;
-        let (vocab_size, hidden_size) = (host.target().vocab_size, host.target().hidden_size);
+        let target = host.target();
+        let vocab_size = target.vocab_size;
+        let hidden = HiddenLane::new(HIDDEN, vec![target.num_layers], target.hidden_size);
         let bad = |message: String| Err(Error::options(format!("medusa: {message}")));
         let shape = match DraftShape::of_tree("medusa", options.tree, options.choices.as_deref())? {
             Some(DraftShape::Grown(tree)) => DraftShape::Grown(TreeShape {
@@ -62,27 +60,22 @@ impl Proposer for Medusa {
                 DraftShape::chain("medusa", len, options.draft_sampling)?
             }
         };
-        let (bytes, hidden, logits) = Default::default();
-        Ok(Self { host, heads, marginals: Marginals::new(shape), vocab_size, hidden_size, bytes, hidden, logits })
+        Ok(Self { host, heads, marginals: Marginals::new(shape), vocab_size, hidden, logits: Vec::new() })
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
         let (mut wanted, mut slots): (Vec<usize>, Vec<Slot>) = Default::default();
         for (number, sequence) in batch.sequences().iter().enumerate() {
-            let anchor = sequence.tokens().len().saturating_sub(1);
-            if drafts.remaining(number) > 0 && anchor > 0 && sequence.valid_until(HIDDEN) >= anchor {
+            if drafts.remaining(number) > 0 && self.hidden.reaches_anchor(batch, number) {
                 wanted.push(number);
-                slots.push(sequence.slots()[anchor - 1]);
+                slots.push(sequence.slots()[sequence.tokens().len() - 2]);
             }
         }
         if wanted.is_empty() {
             return Ok(());
         }
-        self.bytes.resize(slots.len() * self.hidden_size * size_of::<f32>(), 0);
-        self.host.lanes().read(HIDDEN, &slots, &mut self.bytes)?;
-        self.hidden.clear();
-        self.hidden.extend(self.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
-        self.heads.logits(&self.hidden, self.marginals.shape().depth(), &mut self.logits);
+        let hidden = self.hidden.read(&self.host, &slots)?;
+        self.heads.logits(hidden, self.marginals.shape().depth(), &mut self.logits);
         for (row, &number) in wanted.iter().enumerate() {
             let logits = |head: usize| &self.logits[(head * wanted.len() + row) * self.vocab_size..][..self.vocab_size];
             match self.marginals.draft(number, logits, drafts) {
@@ -94,12 +87,6 @@ impl Proposer for Medusa {
     }
 
     fn needs(&self) -> Needs {
-        let hidden = LaneNeed {
-            name: "hidden".to_owned(),
-            bytes_per_slot: 0,
-            scratch_rows: 0,
-            source: LaneSource::Hidden(vec![self.host.target().num_layers]),
-        };
-        self.marginals.shape().needs(vec![hidden])
+        self.marginals.shape().needs(vec![self.hidden.need()])
     }
 }
