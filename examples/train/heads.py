@@ -1,4 +1,4 @@
-"""Trains a draft head for a Llama-style target: `python examples/train/heads.py --data DIR --head eagle3`.
+"""Trains draft heads for a Llama-style target: `python examples/train/heads.py --data DIR --heads eagle3 medusa`.
 
 Neighbours: `heads_model.py` computes, `continuations.py` writes the text, `optim.py` updates, `export.py` reads the
 target. The target is frozen: a head learns to foretell what the target writes next from the target's own hidden rows.
@@ -42,14 +42,11 @@ PROMPT_WEIGHT = 0.3
 WARMUP_STEPS = 30
 
 
-def head_loss(head, target, batch: torch.Tensor, steps: int) -> tuple[torch.Tensor, list[float]]:
+def head_loss(head, target, batch: torch.Tensor, seen: tuple, steps: int) -> tuple[torch.Tensor, list[float]]:
     """KL from the target's sharpened distribution, summed over `steps` unrolled steps, and the share of first guesses
-    that are the target's, by step; `batch` is `[rows, length]`, prompts marked."""
-    learned = batch < continuations.PROMPT_MARK
-    tokens = batch % continuations.PROMPT_MARK
-    with torch.no_grad():
-        rows, logits = target_rows(target, tokens)
-        wanted = (logits / TEACHER_TEMPERATURE).softmax(-1)
+    that are the target's, by step; `batch` is `[rows, length]`, prompts marked, `seen` what the target makes of it."""
+    learned, tokens = batch < continuations.PROMPT_MARK, batch % continuations.PROMPT_MARK
+    rows, wanted = seen
     total, hits = torch.zeros((), device=batch.device), []
     for step, (guess, places) in enumerate(head.unroll(target, tokens, rows, steps)):
         teacher = wanted[:, places]
@@ -65,57 +62,80 @@ def head_loss(head, target, batch: torch.Tensor, steps: int) -> tuple[torch.Tens
     return total, hits
 
 
-def fit(head, target, sampler: Sampler, args, folder: Path, device: torch.device) -> None:
-    """Trains by the clock; resumes from a checkpoint in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    optimisers = optim.build(head)
-    path, step, before = folder / "checkpoint.pt", 0, 0.0
-    if path.exists():
-        saved = torch.load(path, map_location=device, weights_only=True)
-        head.load_state_dict(saved["head"])
-        for optimiser, state in zip(optimisers, saved["optimisers"]):
-            optimiser.load_state_dict(state)
-        step, before = saved["step"], saved["elapsed"]
-    else:
-        (folder / "log.csv").write_text("step,tokens,seconds,loss,hits\n")
-    started = saved_at = time.monotonic()
-    bar = tqdm(total=1.0, desc=args.head, disable=None, bar_format="{l_bar}{bar}| {postfix}")
-    elapsed, window = before, []
+class Pupil:
+    """A head in training; goes on from the checkpoint in `folder`, if there is one."""
 
-    def keep() -> None:
-        states = [optimiser.state_dict() for optimiser in optimisers]
-        torch.save({"head": head.state_dict(), "optimisers": states, "step": step, "elapsed": elapsed}, path)
+    def __init__(self, name: str, head, folder: Path, device: torch.device):
+        self.name, self.head, self.folder = name, head, folder
+        self.optimisers = optim.build(head)
+        self.step, self.before, self.elapsed, self.window = 0, 0.0, 0.0, []
+        self.path = folder / "checkpoint.pt"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            saved = torch.load(self.path, map_location=device, weights_only=True)
+            head.load_state_dict(saved["head"])
+            for optimiser, state in zip(self.optimisers, saved["optimisers"]):
+                optimiser.load_state_dict(state)
+            self.step, self.before = saved["step"], saved["elapsed"]
+            self.elapsed = self.before
+        else:
+            (folder / "log.csv").write_text("step,tokens,seconds,loss,hits\n")
 
-    while elapsed < 60 * args.minutes:
-        progress = elapsed / (60 * args.minutes)
-        optim.set_rate(optimisers, step, progress, args.rate, WARMUP_STEPS)
-        batch = torch.from_numpy(sampler.batch(step, args.rows, args.length)[:, :-1]).to(device)
-        with optim.autocast(device):
-            loss, hits = head_loss(head, target, batch, args.unroll)
+    def keep(self) -> None:
+        """Writes the checkpoint."""
+        states = [optimiser.state_dict() for optimiser in self.optimisers]
+        kept = {"head": self.head.state_dict(), "optimisers": states, "step": self.step, "elapsed": self.elapsed}
+        torch.save(kept, self.path)
+
+    def learn(self, target, batch: torch.Tensor, seen: tuple, args) -> None:
+        """One step on what `seen` holds."""
+        optim.set_rate(self.optimisers, self.step, self.elapsed / (60 * args.minutes), args.rate, WARMUP_STEPS)
+        with optim.autocast(batch.device):
+            loss, hits = head_loss(self.head, target, batch, seen, args.unroll)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        for optimiser in optimisers:
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
+        for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        step += 1
-        elapsed = before + time.monotonic() - started
-        window.append([loss.item(), *hits])
-        if step % LOG_STEPS == 0:
-            mean = np.mean(window, axis=0)
-            window.clear()
-            count = step * args.rows * args.length
-            shares = " ".join(f"{share:.3f}" for share in mean[1:])
-            with open(folder / "log.csv", "a", newline="") as file:
-                csv.writer(file).writerow([step, count, f"{elapsed:.1f}", f"{mean[0]:.4f}", shares])
-            line = f"step {step} loss {mean[0]:.3f} {count / 1e6:.2f}M tokens {elapsed / 60:.1f} min, hits {shares}"
-            bar.update(progress - bar.n)
-            bar.set_postfix_str(line)
+        self.step += 1
+        self.window.append([loss.item(), *hits])
+
+    def log(self, tokens: int) -> str:
+        """Writes the mean of the last steps to `log.csv`; returns it in words."""
+        mean = np.mean(self.window, axis=0)
+        self.window.clear()
+        shares = " ".join(f"{share:.3f}" for share in mean[1:])
+        with open(self.folder / "log.csv", "a", newline="") as file:
+            csv.writer(file).writerow([self.step, tokens, f"{self.elapsed:.1f}", f"{mean[0]:.4f}", shares])
+        return f"{self.name} {shares}"
+
+
+def fit(pupils: list[Pupil], target, sampler: Sampler, args, device: torch.device) -> None:
+    """Trains by the clock. All heads learn from the same pass of the target, half of the cost of one."""
+    started = saved_at = time.monotonic()
+    bar = tqdm(total=1.0, desc="heads", disable=None, bar_format="{l_bar}{bar}| {postfix}")
+    while pupils_left := [pupil for pupil in pupils if pupil.elapsed < 60 * args.minutes]:
+        batch = sampler.batch(pupils_left[0].step, args.rows, args.length)[:, :-1]
+        batch = torch.from_numpy(batch).to(device)
+        with torch.no_grad(), optim.autocast(device):
+            rows, logits = target_rows(target, batch % continuations.PROMPT_MARK)
+            seen = rows, (logits / TEACHER_TEMPERATURE).softmax(-1)
+        for pupil in pupils_left:
+            pupil.learn(target, batch, seen, args)
+            pupil.elapsed = pupil.before + time.monotonic() - started
+        if pupils_left[0].step % LOG_STEPS == 0:
+            lines = [pupil.log(pupil.step * args.rows * args.length) for pupil in pupils_left]
+            progress = min(pupil.elapsed for pupil in pupils) / (60 * args.minutes)
+            bar.update(min(progress, 1.0) - bar.n)
+            bar.set_postfix_str("; ".join(lines))
             if bar.disable:
-                print(f"{100 * progress:.1f}% {line}", flush=True)
+                print(f"{100 * progress:.1f}% step {pupils_left[0].step}: {'; '.join(lines)}", flush=True)
         if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
-            keep()
             saved_at = time.monotonic()
-    keep()
+            for pupil in pupils:
+                pupil.keep()
+    for pupil in pupils:
+        pupil.keep()
 
 
 def export_head(head, folder: Path) -> None:
@@ -131,11 +151,11 @@ def export_head(head, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a draft head for a Llama-style target.")
+    parser = argparse.ArgumentParser(description="Train draft heads for a Llama-style target.")
     parser.add_argument("--data", type=Path, required=True, help="folder of gsm8k_train.jsonl, tinyshakespeare.txt")
-    parser.add_argument("--head", choices=list(HEADS), required=True)
+    parser.add_argument("--heads", choices=list(HEADS), nargs="+", required=True)
     parser.add_argument("--target", type=Path, default=Path("examples/models/tiny"), help="the target's folder")
-    parser.add_argument("--out", type=Path, default=Path("examples/models"), help="where the head's folder goes")
+    parser.add_argument("--out", type=Path, default=Path("examples/models"), help="where the heads' folders go")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "foretoken-train")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--minutes", type=float, default=60, help="length of the training")
@@ -161,14 +181,18 @@ def main() -> None:
     streams = {**text.streams, "continuations": continuations.mark_prompts(written)}
     mix = {name: share * args.text for name, share in MIX.items()}
     sampler = Sampler(streams, {**mix, "continuations": 1 - args.text}, 0, args.seed)
-    head = HEADS[args.head](target.shape)
-    print(f"{args.head}: {sum(weight.numel() for weight in head.parameters()):,} parameters", flush=True)
-    head.begin(torch.bincount(torch.from_numpy(written.astype(np.int64)), minlength=target.shape.vocab), target)
-    head.to(device)
-    name = f"{args.target.name}-{args.head}"
-    fit(head, target, sampler, args, args.work / name, device)
-    export_head(head, args.out / name)
-    print(f"{name}: written to {args.out / name}", flush=True)
+    counts = torch.bincount(torch.from_numpy(written.astype(np.int64)), minlength=target.shape.vocab)
+    pupils = []
+    for name in args.heads:
+        head = HEADS[name](target.shape)
+        print(f"{name}: {sum(weight.numel() for weight in head.parameters()):,} parameters", flush=True)
+        head.begin(counts, target)
+        pupils.append(Pupil(name, head.to(device), args.work / f"{stamp}-{name}", device))
+    fit(pupils, target, sampler, args, device)
+    for pupil in pupils:
+        folder = args.out / f"{stamp}-{pupil.name}"
+        export_head(pupil.head, folder)
+        print(f"{pupil.name}: written to {folder}", flush=True)
 
 
 if __name__ == "__main__":

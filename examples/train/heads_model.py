@@ -5,8 +5,10 @@ Neighbours: `model.py` lends its parts; the plugins under `plugins/proposers` re
 Row i of a recurrent head reads the embedding of token i + 1 and a feature of position i, and guesses token i + 2. The
 feature is the target's in the first step of a draft and the head's own afterwards.
 
-Surprising decision: an unrolled step attends to the first step's keys up to where its draft began and to its own
-draft's keys after it, as it will when it drafts; so the keys of all steps are kept, and each step gathers a few.
+Surprising decision: only a few drafts of each text are unrolled. The first step, behind every token, is where a head
+learns most; the later ones teach it to read its own features, cost as much each, and repeat what their neighbours
+teach. A step attends to the first step's keys up to where its draft began and to its own draft's after it, as it will
+when it drafts.
 """
 
 from dataclasses import replace
@@ -16,6 +18,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from model import Llama, Mlp, Norm, Shape, rotary_tables, rotate
+
+
+# Drafts that are unrolled in each sequence of a batch.
+STARTS = 96
+
+
+def chosen(count: int, most: int, device) -> torch.Tensor:
+    """At most `most` of the places 0 to `count`, by chance, in order."""
+    return torch.randperm(count, device=device)[:most].sort().values
 
 
 def target_rows(target: Llama, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -40,29 +51,28 @@ class DraftAttention(nn.Module):
         self.k_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
         self.v_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
-        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
 
-    def forward(self, states: torch.Tensor, cos, sin, cache: list) -> torch.Tensor:
-        """Step `len(cache)` on `states`, `[rows, length, width]`; appends its keys and values to `cache`."""
-        rows, length, _ = states.shape
-        step, shape = len(cache), self.shape
-        split = lambda wide: wide.view(rows, length, -1, shape.head_dim).transpose(1, 2)
-        query = rotate(self.q_norm(split(self.q_proj(states))), cos, sin)
-        key = rotate(self.k_norm(split(self.k_proj(states))), cos, sin)
-        groups = shape.heads // shape.kv_heads
+    def forward(self, states: torch.Tensor, cos, sin, seen, cache: list) -> torch.Tensor:
+        """Step `len(cache)` on `states`, `[rows, count, width]`; appends its keys and values to `cache`. The first step is
+        causal, a later one sees the first one's rows that `seen` marks, `[count, length]`, and its own draft's."""
+        rows, count, _ = states.shape
+        size = self.shape.head_dim
+        split = lambda wide: wide.view(rows, count, -1, size).transpose(1, 2)
+        query, key = rotate(split(self.q_proj(states)), cos, sin), rotate(split(self.k_proj(states)), cos, sin)
+        groups = self.shape.heads // self.shape.kv_heads
         key, value = (kv.repeat_interleave(groups, dim=1) for kv in (key, split(self.v_proj(states))))
         cache.append((key, value))
-        place = torch.arange(length, device=states.device)
-        # The first step's keys, up to `step` rows back; of step m the one row on this draft's path.
-        scores = query @ cache[0][0].mT
-        scores = scores.masked_fill(place[None, :] > place[:, None] - step, float("-inf"))
-        path = [(place - (step - m)).clamp(min=0) for m in range(1, step + 1)]
-        extra = [(query * cache[m][0][:, :, at]).sum(-1, keepdim=True) for m, at in enumerate(path, 1)]
-        weights = (torch.cat([scores, *extra], dim=-1) / shape.head_dim**0.5).softmax(-1)
-        mixed = weights[..., :length] @ cache[0][1]
-        for m, at in enumerate(path, 1):
-            mixed = mixed + weights[..., length + m - 1, None] * cache[m][1][:, :, at]
-        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
+        if len(cache) == 1:
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            keys, values = cache[0]
+            scores = (query @ keys.mT).masked_fill(~seen, float("-inf"))
+            own = [(query * key).sum(-1, keepdim=True) for key, _ in cache[1:]]
+            weights = (torch.cat([scores, *own], dim=-1) / size**0.5).softmax(-1)
+            mixed = weights[..., : keys.shape[2]] @ values
+            for ahead, (_, value) in enumerate(cache[1:]):
+                mixed = mixed + weights[..., keys.shape[2] + ahead, None] * value
+        return self.o_proj(mixed.transpose(1, 2).reshape(rows, count, -1))
 
 
 class Head(nn.Module):
@@ -119,16 +129,21 @@ class Head(nn.Module):
         }
 
     def steps(self, target: Llama, tokens: torch.Tensor, features: torch.Tensor, count: int):
-        """Runs `step(embeddings, features, cos, sin, cache)` of a recurrent head `count` times."""
+        """Runs `step(target, embeddings, features, place)` of a recurrent head: behind every token once, and on its own
+        features behind a few of them."""
         embeddings = target.model.embed_tokens(tokens[:, 1:])
         length = embeddings.shape[1]
-        cos, sin, cache = self.cos[:length], self.sin[:length], []
-        features = features[:, :length]
-        for _ in range(count):
-            features, logits = self.step(target, embeddings, features, cos, sin, cache)
-            yield logits, torch.arange(1, length + 1, device=tokens.device)
-            # The head's feature of row i stands for position i + 1.
-            features = torch.cat([features[:, :1], features[:, :-1]], dim=1)
+        everywhere, cache = torch.arange(length, device=tokens.device), []
+        at = lambda places, seen: (self.cos[places], self.sin[places], seen, cache)
+        features, logits = self.step(target, embeddings, features[:, :length], at(everywhere, None))
+        yield logits, everywhere + 1
+        anchors = chosen(length - count + 1, STARTS, tokens.device)
+        seen = everywhere[None, :] <= anchors[:, None]
+        features = features[:, anchors]
+        for places in (anchors + ahead for ahead in range(1, count)):
+            # The head's feature of a row stands for the position behind it.
+            features, logits = self.step(target, embeddings[:, places], features, at(places, seen))
+            yield logits, places + 1
 
 
 @torch.no_grad()
@@ -158,8 +173,8 @@ class EagleLayer(nn.Module):
         self.post_attention_layernorm = Norm(shape)
         self.mlp = Mlp(shape)
 
-    def forward(self, states, cos, sin, cache):
-        states = states + self.self_attn(states, cos, sin, cache)
+    def forward(self, states, place):
+        states = states + self.self_attn(states, *place)
         return states + self.mlp(self.post_attention_layernorm(states))
 
 
@@ -184,8 +199,8 @@ class Eagle(Head):
                 getattr(self.layers[0].self_attn, name).weight.mul_(scale)
         start_on_feature(self.fc, self.layers[0])
 
-    def step(self, target, embeddings, features, cos, sin, cache):
-        states = self.layers[0](self.fc(torch.cat([embeddings, features], dim=-1)), cos, sin, cache)
+    def step(self, target, embeddings, features, place):
+        states = self.layers[0](self.fc(torch.cat([embeddings, features], dim=-1)), place)
         return states, F.linear(states, target.model.embed_tokens.weight)
 
     def unroll(self, target, tokens, rows, count):
@@ -206,9 +221,9 @@ class Eagle3Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape)
         self.mlp = Mlp(shape)
 
-    def forward(self, embeddings, features, cos, sin, cache):
+    def forward(self, embeddings, features, place):
         read = torch.cat([self.input_layernorm(embeddings), self.hidden_norm(features)], dim=-1)
-        states = features + self.self_attn(read, cos, sin, cache)
+        states = features + self.self_attn(read, *place)
         return states + self.mlp(self.post_attention_layernorm(states))
 
 
@@ -241,8 +256,8 @@ class Eagle3(Head):
             self.norm.weight.copy_(target.model.norm.weight)
             self.lm_head.weight.copy_(target.model.embed_tokens.weight[self.kept])
 
-    def step(self, target, embeddings, features, cos, sin, cache):
-        states = self.midlayer(embeddings, features, cos, sin, cache)
+    def step(self, target, embeddings, features, place):
+        states = self.midlayer(embeddings, features, place)
         return states, self.lm_head(self.norm(states))
 
     def unroll(self, target, tokens, rows, count):
@@ -284,11 +299,13 @@ class MtpLayer(nn.Module):
         self.mlp = Mlp(shape)
         self.shared_head = nn.ModuleDict({"norm": Norm(shape)})
 
-    def forward(self, embeddings, features, cos, sin, cache):
-        # What the first row knows of its token, inference engines leave out.
-        embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), self.enorm(embeddings)[:, 1:]], dim=1)
+    def forward(self, embeddings, features, place):
+        embeddings, (*_, cache) = self.enorm(embeddings), place
+        if not cache:
+            # What the first row knows of its token, inference engines leave out.
+            embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
         states = self.eh_proj(torch.cat([embeddings, self.hnorm(features)], dim=-1))
-        states = states + self.self_attn(self.input_layernorm(states), cos, sin, cache)
+        states = states + self.self_attn(self.input_layernorm(states), *place)
         return states + self.mlp(self.post_attention_layernorm(states))
 
 
@@ -307,8 +324,8 @@ class MultiToken(Head):
         with torch.no_grad():
             self.module.shared_head.norm.weight.fill_(target.model.norm.weight.square().mean().sqrt())
 
-    def step(self, target, embeddings, features, cos, sin, cache):
-        states = self.module(embeddings, features, cos, sin, cache)
+    def step(self, target, embeddings, features, place):
+        states = self.module(embeddings, features, place)
         return states, F.linear(self.module.shared_head.norm(states), target.model.embed_tokens.weight)
 
     def unroll(self, target, tokens, rows, count):
@@ -353,8 +370,9 @@ class Medusa(Head):
                 head.weight.copy_(target.model.embed_tokens.weight)
 
     def unroll(self, target, tokens, rows, count):
+        anchors = chosen(tokens.shape[1] - self.COUNT, 2 * STARTS, tokens.device)
         for ahead, (block, head) in enumerate(zip(self.blocks, self.lm_heads), 1):
-            yield head(block(rows[-1][:, :-ahead])), torch.arange(ahead, tokens.shape[1], device=tokens.device)
+            yield head(block(rows[-1][:, anchors])), anchors + ahead
 
     def published(self):
         weights = {}
@@ -428,7 +446,7 @@ class DFlash(Head):
     """DFlash (arXiv 2602.06036): masks behind an anchor are filled in at once; the target's hidden rows are the context's
     keys and values; the target's embedding and output projection."""
 
-    BLOCK, LAYERS, ANCHORS, MASK = 8, 2, 48, 0
+    BLOCK, LAYERS, ANCHORS, MASK = 8, 3, 64, 0
 
     def __init__(self, shape: Shape):
         super().__init__(shape)
@@ -447,7 +465,7 @@ class DFlash(Head):
     def begin(self, counts, target):
         """Layers start as the target's last ones, on the keys and values that those have in the target: `fc` picks the
         middle of the rows it reads, and norms of queries and keys begin with the size that these have there."""
-        first = self.ids()[1] + 1
+        first = self.shape.layers - self.LAYERS
         width = self.fc.out_features
         self.fc.weight.mul_(0.1)[:, width : 2 * width].copy_(torch.eye(width))
         self.hidden_norm.weight.copy_(target.model.layers[first].input_layernorm.weight)
@@ -473,7 +491,7 @@ class DFlash(Head):
 
     def unroll(self, target, tokens, rows, count):
         last = tokens.shape[1] - self.BLOCK + 1
-        anchors = torch.randperm(last - 1, device=tokens.device)[: self.ANCHORS].sort().values + 1
+        anchors = chosen(last - 1, self.ANCHORS, tokens.device) + 1
         logits = self.fill(target, tokens, rows, anchors)
         for place in range(self.BLOCK - 1):
             yield logits[:, :, place], anchors + place
