@@ -28,6 +28,9 @@ pub struct SuffixOptions {
     pub max_spec_factor: f64,
     /// Least estimated probability of a drafted token.
     pub min_token_prob: f64,
+    /// Least tokens that a draft must hope for, the sum of its tokens' estimated probabilities; what promises less is left
+    /// to the next proposer of the list, as in SuffixDecoding's hybrid. 0 drafts whatever was found.
+    pub min_score: f64,
     /// Whether drafts may branch.
     pub tree: bool,
     /// MiB for the outputs of earlier sequences, the oldest forgotten first; 0 remembers none.
@@ -36,7 +39,14 @@ pub struct SuffixOptions {
 
 impl Default for SuffixOptions {
     fn default() -> Self {
-        Self { num_speculative_tokens: 16, max_spec_factor: 1.0, min_token_prob: 0.1, tree: false, max_shared_mb: 64 }
+        Self {
+            num_speculative_tokens: 16,
+            max_spec_factor: 1.0,
+            min_token_prob: 0.1,
+            min_score: 0.0,
+            tree: false,
+            max_shared_mb: 64,
+        }
     }
 }
 

@@ -20,6 +20,7 @@ const TRIED: usize = 4;
 pub struct Suffix {
     limits: Limits,
     max_draft: usize,
+    min_score: f64,
     sequences: HashMap<SeqId, Text>,
     outputs: Outputs,
     guesser: Guesser,
@@ -51,7 +52,8 @@ impl Proposer for Suffix {
     type Options = SuffixOptions;
 
     fn new(options: SuffixOptions, _host: Host) -> Result<Self> {
-        let SuffixOptions { num_speculative_tokens, max_spec_factor, min_token_prob, tree, max_shared_mb } = options;
+        let SuffixOptions { num_speculative_tokens, max_spec_factor, min_token_prob, min_score, tree, max_shared_mb } =
+            options;
         let refuse = |what: String| Err(Error::options(format!("suffix: {what}")));
         if num_speculative_tokens == 0 {
             return refuse(
@@ -64,9 +66,16 @@ impl Proposer for Suffix {
         if !(0.0..=1.0).contains(&min_token_prob) {
             return refuse(format!("min_token_prob is {min_token_prob}, expected a probability, 0 to 1"));
         }
+        if !(0.0..num_speculative_tokens as f64).contains(&min_score) {
+            return refuse(format!(
+                "min_score is {min_score}, expected at least 0 and less than num_speculative_tokens, \
+                 {num_speculative_tokens}: no draft can hope for more"
+            ));
+        }
         Ok(Self {
             limits: Limits { factor: max_spec_factor, probability: min_token_prob, tree },
             max_draft: num_speculative_tokens,
+            min_score,
             sequences: HashMap::new(),
             outputs: Outputs::new(max_shared_mb << 20),
             guesser: Guesser::default(),
@@ -74,7 +83,7 @@ impl Proposer for Suffix {
     }
 
     fn propose(&mut self, batch: &ProposeBatch<'_>, drafts: &mut Drafts<'_>) -> Result<()> {
-        let Self { limits, guesser, outputs, .. } = self;
+        let Self { limits, min_score, guesser, outputs, .. } = self;
         for (number, sequence) in batch.sequences().iter().enumerate() {
             let most = self.max_draft.min(sequence.budget as usize).min(drafts.remaining(number));
             if most == 0 {
@@ -90,7 +99,12 @@ impl Proposer for Suffix {
             for (automaton, found) in outputs.find(&mut text.place, tokens) {
                 consider(guesser, (automaton, found.state), found.len, most, limits);
             }
-            for &(parent, token) in &guesser.best().nodes {
+            let best = guesser.best();
+            // Under a budget below it, a draft that is sure of all it may have is enough.
+            if best.score < min_score.min(most as f64) {
+                continue;
+            }
+            for &(parent, token) in &best.nodes {
                 drafts.push(number, parent, token)?;
             }
         }

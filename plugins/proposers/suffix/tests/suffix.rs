@@ -39,6 +39,22 @@ fn a_draft_ends_where_it_is_unlikely() {
 }
 
 #[test]
+fn a_draft_that_promises_little_is_left_to_the_next_proposer() {
+    // Seen twice with two continuations, each half as likely: a draft of three hopes for 1.5.
+    let text = [1, 2, 7, 3, 4, 1, 2, 8, 3, 4, 1, 2];
+    let draft = |least: &str, budget| {
+        let mut suffix = proposer(&format!("min_score = {least}\nmax_spec_factor = 1.5")).unwrap();
+        drafted(&mut suffix, 1, &text, budget)
+    };
+    assert_eq!(draft("1.5", 9), [8, 3, 4]);
+    assert!(draft("1.6", 9).is_empty());
+    // No draft of one token can hope for more than 1, and this one is not sure of it.
+    assert!(draft("1.5", 1).is_empty());
+    let mut suffix = proposer("min_score = 3.0").unwrap();
+    assert_eq!(drafted(&mut suffix, 1, &[5; 9], 2), [5, 5], "sure of all that the budget allows");
+}
+
+#[test]
 fn a_loop_goes_on() {
     let mut suffix = proposer("").unwrap();
     assert_eq!(drafted(&mut suffix, 1, &[5; 9], 5), [5; 5]);
@@ -103,6 +119,7 @@ fn wrong_options_are_named_with_their_values() {
         ("max_spec_factor = 0.0", ["max_spec_factor is 0", "above 0"]),
         ("max_spec_factor = inf", ["max_spec_factor is inf", "above 0"]),
         ("min_token_prob = 1.5", ["min_token_prob is 1.5", "0 to 1"]),
+        ("min_score = 16.0", ["min_score is 16", "less than num_speculative_tokens, 16"]),
         ("prompt_lookup_min = 3", ["unknown field `prompt_lookup_min`", "min_token_prob"]),
     ] {
         let error = proposer(options).err().unwrap_or_else(|| panic!("{options:?} was accepted"));
