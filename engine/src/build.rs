@@ -24,6 +24,7 @@ use crate::plugins::lanes::Lanes;
 use crate::plugins::load::LoadError;
 use crate::plugins::proposers::ProposerSlot;
 use crate::plugins::registry::Registry;
+use crate::request::RequestError;
 use crate::self_test;
 use crate::step::StepBuffers;
 use crate::text::{Tokenizer, TokenizerError};
@@ -64,6 +65,9 @@ pub enum BuildError {
         /// What there is.
         width: usize,
     },
+    /// The config's own sampling could not run.
+    #[error("sampling: {0}")]
+    Sampling(#[from] RequestError),
     /// A proposer asks for what this engine does not have.
     #[error("proposer `{name}` cannot be served: {reason}")]
     Needs {
@@ -94,7 +98,11 @@ impl Engine {
         }
         let shared = shared(&config, &architecture, &tokenizer, &exec);
         let mut parts = Parts { registry: Registry::new(config.plugins.clone()), shared: Arc::clone(&shared) };
-        let scheduler = parts.scheduler(&config.scheduler)?;
+        let (scheduler, plans_pairs) = parts.scheduler(&config.scheduler)?;
+        if config.sampling.runs_pairs() && !plans_pairs {
+            let (scale, scheduler) = (config.sampling.guidance_scale, config.scheduler.name.clone());
+            return Err(RequestError::NoPairs { scale, scheduler }.into());
+        }
         let kv = parts.kv(&config.kv, num_slots)?;
         let (sampler, guarantees) = parts.sampler(&config.sampler)?;
         let proposers = config.proposers.iter().map(|choice| parts.proposer(choice, config.plugins.max_faults));
@@ -117,6 +125,7 @@ impl Engine {
             proposers,
             sampler,
             scheduler,
+            plans_pairs,
             drafts,
             queue: Vec::new(),
             templates: Vec::new(),
@@ -190,9 +199,13 @@ impl Parts {
         Host::new(Arc::new(EngineHost::new(Arc::clone(&self.shared), name, Arc::clone(lanes))))
     }
 
-    fn scheduler(&mut self, choice: &PartChoice) -> Result<LoadedScheduler, LoadError> {
+    /// The scheduler, and whether it plans pairs.
+    fn scheduler(&mut self, choice: &PartChoice) -> Result<(LoadedScheduler, bool), LoadError> {
         let make = self.registry.find(choice)?.scheduler().expect("find checks the kind");
-        LoadedScheduler::new(make, &choice.options, &self.host(&choice.name, &Arc::default())).map_err(refused(choice))
+        let host = self.host(&choice.name, &Arc::default());
+        let mut scheduler = LoadedScheduler::new(make, &choice.options, &host).map_err(refused(choice))?;
+        let plans_pairs = scheduler.supports_pairs().map_err(refused(choice))?;
+        Ok((scheduler, plans_pairs))
     }
 
     fn kv(&mut self, choice: &PartChoice, num_slots: usize) -> Result<LoadedKv, LoadError> {

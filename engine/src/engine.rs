@@ -11,7 +11,7 @@ use foretoken_kernels::blocks::KvStore;
 use foretoken_plugin_api::abi::kv::LoadedKv;
 use foretoken_plugin_api::abi::sampler::LoadedSampler;
 use foretoken_plugin_api::abi::scheduler::LoadedScheduler;
-use foretoken_plugin_api::{ForwardSequence, KvStats, LogitRows, RequestId, SeqId, Slot};
+use foretoken_plugin_api::{ForwardSequence, KvStats, LogitRows, RequestId, SeqId, Slot, Token};
 
 use crate::config::{Config, Sampling};
 use crate::drafts::DraftStore;
@@ -22,7 +22,7 @@ use crate::plugins::host::Shared;
 use crate::plugins::proposers::ProposerSlot;
 use crate::request::{Completion, Event, Request, RequestError};
 use crate::self_test::FirstGuesses;
-use crate::sequence::{Sequence, Sharing, TextSide};
+use crate::sequence::{self, Branch, Sequence, Sharing, TextSide};
 use crate::step::{self, StepBuffers};
 use crate::text::{ChatTemplate, StopFilter, StreamDecoder, Tokenizer};
 
@@ -41,7 +41,7 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Template {
     /// Whose prompt.
-    pub request: RequestId,
+    pub key: (RequestId, Branch),
     /// The KV manager's sequence.
     pub id: SeqId,
     /// Siblings that have not forked yet.
@@ -57,6 +57,8 @@ pub struct Core {
     pub(crate) proposers: Vec<ProposerSlot>,
     pub(crate) sampler: LoadedSampler,
     pub(crate) scheduler: LoadedScheduler,
+    /// Whether the scheduler plans pairs.
+    pub(crate) plans_pairs: bool,
     pub(crate) drafts: DraftStore,
     pub(crate) queue: Vec<Sequence>,
     pub(crate) templates: Vec<Template>,
@@ -92,7 +94,7 @@ impl Engine {
     /// # Errors
     /// What [`submit`](Self::submit) would say.
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
-        self.core.check(request)
+        self.core.prompts(request).map(drop)
     }
 
     /// Takes a request in; its completions start with the next step.
@@ -100,18 +102,22 @@ impl Engine {
     /// # Errors
     /// If it could never run: see [`RequestError`].
     pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
-        self.core.check(&request)?;
+        let prompts = self.core.prompts(&request)?;
         let id = RequestId(self.core.fresh_id());
         let sampling = Arc::new(request.sampling);
-        let shares = sampling.n > 1 && request.prompt.len() > 1;
+        let longest = prompts.iter().map(|(_, prompt)| prompt.len()).max().unwrap_or(0);
+        let room = sampling.max_tokens.min(self.core.target.decoder.architecture().max_positions - longest);
         for index in 0..sampling.n {
-            let sharing = match (shares, index) {
-                (false, _) => Sharing::None,
-                (true, 0) => Sharing::Leader,
-                (true, _) => Sharing::Sibling,
-            };
-            let sequence = self.core.sequence(id, index, sharing, &request.prompt, &sampling, request.text);
-            self.core.queue.push(sequence);
+            for (branch, prompt) in &prompts {
+                let sharing = match (sampling.n > 1 && prompt.len() > 1, index) {
+                    (false, _) => Sharing::None,
+                    (true, 0) => Sharing::Leader,
+                    (true, _) => Sharing::Sibling,
+                };
+                let text = request.text && *branch != Branch::Unconditional;
+                let sequence = self.core.sequence(id, (index, *branch), sharing, (prompt, room), &sampling, text);
+                self.core.queue.push(sequence);
+            }
         }
         Ok(id)
     }
@@ -251,8 +257,36 @@ impl Core {
         self.next_id
     }
 
-    fn check(&self, request: &Request) -> Result<(), RequestError> {
-        let tokens = request.prompt.len();
+    /// What the sequences of one completion start from, if the request could run.
+    fn prompts(&self, request: &Request) -> Result<Vec<(Branch, Vec<Token>)>, RequestError> {
+        let sampling = &request.sampling;
+        let negative = || self.tokenizer.encode(sampling.negative_prompt.as_deref().unwrap_or(""));
+        let prompts = if sampling.guidance_scale == 0.0 {
+            vec![(Branch::Alone, negative()?)]
+        } else if sampling.runs_pairs() {
+            if !self.plans_pairs {
+                let (scale, scheduler) = (sampling.guidance_scale, self.config.scheduler.name.clone());
+                return Err(RequestError::NoPairs { scale, scheduler });
+            }
+            vec![(Branch::Conditional, request.prompt.clone()), (Branch::Unconditional, negative()?)]
+        } else {
+            vec![(Branch::Alone, request.prompt.clone())]
+        };
+        self.check_sampling(request)?;
+        let slots = self.num_slots;
+        for (_, prompt) in &prompts {
+            self.check_prompt(prompt)?;
+        }
+        match &prompts[..] {
+            [(_, prompt), (_, negative)] if prompt.len() + negative.len() > slots => {
+                Err(RequestError::PairNeverFits { prompt: prompt.len(), negative: negative.len(), slots })
+            }
+            _ => Ok(prompts),
+        }
+    }
+
+    fn check_prompt(&self, prompt: &[Token]) -> Result<(), RequestError> {
+        let tokens = prompt.len();
         let architecture = self.target.decoder.architecture();
         let (context, vocab) = (architecture.max_positions, architecture.vocab_size);
         if tokens == 0 {
@@ -264,9 +298,13 @@ impl Core {
         if tokens > self.num_slots {
             return Err(RequestError::NeverFits { tokens, slots: self.num_slots });
         }
-        if let Some(&token) = request.prompt.iter().find(|token| **token as usize >= vocab) {
-            return Err(RequestError::NoSuchToken { token, vocab });
+        match prompt.iter().find(|token| **token as usize >= vocab) {
+            Some(&token) => Err(RequestError::NoSuchToken { token, vocab }),
+            None => Ok(()),
         }
+    }
+
+    fn check_sampling(&self, request: &Request) -> Result<(), RequestError> {
         if !request.text && !request.sampling.stop.is_empty() {
             return Err(RequestError::StopNeedsText);
         }
@@ -283,13 +321,13 @@ impl Core {
     fn sequence(
         &mut self,
         request: RequestId,
-        index: u32,
+        (index, branch): (u32, Branch),
         sharing: Sharing,
-        prompt: &[u32],
+        (prompt, room): (&[Token], usize),
         sampling: &Arc<Sampling>,
         text: bool,
     ) -> Sequence {
-        let max_len = (prompt.len() + sampling.max_tokens).min(self.target.decoder.architecture().max_positions);
+        let max_len = prompt.len() + room;
         let mut tokens = Vec::with_capacity(max_len);
         tokens.extend_from_slice(prompt);
         let text = text.then(|| StreamDecoder::new(Arc::clone(&self.tokenizer), prompt).ok()).flatten();
@@ -297,6 +335,7 @@ impl Core {
             id: SeqId(self.fresh_id()),
             request,
             index,
+            branch,
             tokens,
             prompt_len: prompt.len(),
             computed: 0,
@@ -332,12 +371,16 @@ impl Core {
             }
             return;
         }
-        if let Some(sequence) = self.queue.iter_mut().find(|sequence| sequence.finished.is_none()) {
-            let (rows, slots) = (sequence.tokens.len(), self.num_slots);
+        if let Some(index) = self.queue.iter().position(|sequence| sequence.finished.is_none()) {
+            let (rows, slots) = (self.queue[index].tokens.len(), self.num_slots);
+            let negative = sequence::companion(&self.queue, index).map(|other| self.queue[other].tokens.len());
+            let beside =
+                negative.map_or_else(String::new, |negative| format!(" beside {negative} of the negative prompt"));
             let scheduler = &self.config.scheduler.name;
-            sequence.fail(format!(
-                "the scheduler `{scheduler}` cannot run it: it has {rows} tokens, the KV {slots} slots; fix: raise kv.num_slots"
-            ));
+            let error = format!(
+                "the scheduler `{scheduler}` cannot run it: it has {rows} tokens{beside}, the KV {slots} slots; fix: raise kv.num_slots"
+            );
+            sequence::fail(&mut self.queue, index, error);
         }
     }
 
@@ -351,8 +394,10 @@ impl Core {
                 continue;
             }
             self.release(kv, index);
-            let completion = self.queue[index].complete();
-            sink(Event::Finished(completion));
+            if self.queue[index].branch != Branch::Unconditional {
+                let completion = self.queue[index].complete();
+                sink(Event::Finished(completion));
+            }
         }
         self.queue.retain(|sequence| sequence.finished.is_none());
     }
@@ -367,7 +412,7 @@ impl Core {
             self.proposers.iter_mut().for_each(|proposer| proposer.finish(id));
         }
         match self.queue[index].sharing {
-            Sharing::Sibling => step::commit::template_used(self, kv, self.queue[index].request),
+            Sharing::Sibling => step::commit::template_used(self, kv, self.queue[index].prompt_key()),
             Sharing::Leader => self.promote_sibling(index),
             Sharing::None => {}
         }
@@ -375,9 +420,9 @@ impl Core {
 
     /// A leader ended before the prompt was computed: the next sibling leads.
     fn promote_sibling(&mut self, index: usize) {
-        let request = self.queue[index].request;
+        let key = self.queue[index].prompt_key();
         let waiting = |sequence: &&mut Sequence| {
-            sequence.request == request && sequence.sharing == Sharing::Sibling && sequence.finished.is_none()
+            sequence.prompt_key() == key && sequence.sharing == Sharing::Sibling && sequence.finished.is_none()
         };
         if let Some(next) = self.queue.iter_mut().find(waiting) {
             next.sharing = Sharing::Leader;
@@ -388,7 +433,7 @@ impl Core {
     pub(crate) fn fail_entries(&mut self, error: &str) {
         let entries = std::mem::take(&mut self.buffers.entries);
         for entry in &entries {
-            self.queue[entry.index].fail(error);
+            sequence::fail(&mut self.queue, entry.index, error);
         }
         self.buffers.entries = entries;
     }

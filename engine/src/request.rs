@@ -4,6 +4,7 @@ use foretoken_plugin_api::{RequestId, Token};
 
 use crate::config::Sampling;
 use crate::metrics::SequenceStats;
+use crate::text::TokenizerError;
 
 /// One prompt and how to continue it.
 #[derive(Debug, Clone)]
@@ -56,6 +57,31 @@ pub enum RequestError {
         /// Those that are loaded.
         known: String,
     },
+    /// A pair of sequences could never be held.
+    #[error(
+        "guidance runs the prompt of {prompt} tokens and the negative prompt of {negative} side by side, but the KV has only {slots} slots\n  fix: raise kv.num_slots, or shorten the prompts"
+    )]
+    PairNeverFits {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of the negative prompt.
+        negative: usize,
+        /// All slots.
+        slots: usize,
+    },
+    /// Guidance where no pairs are planned.
+    #[error(
+        "guidance_scale {scale} runs pairs of sequences, which the scheduler `{scheduler}` does not plan as it is configured\n  fix: set scheduler.plugin = \"cfg-pair\" with max_num_seqs of at least 2, or guidance_scale = 1.0"
+    )]
+    NoPairs {
+        /// The scale asked for.
+        scale: f32,
+        /// The scheduler.
+        scheduler: String,
+    },
+    /// The negative prompt cannot be read.
+    #[error("the negative prompt: {0}")]
+    Negative(#[from] TokenizerError),
     /// Stop strings without text.
     #[error("stop strings need text: set `text`, or use stop tokens")]
     StopNeedsText,

@@ -21,6 +21,35 @@ pub enum Sharing {
     Sibling,
 }
 
+/// Its half of a pair under guidance. The two stand side by side in the queue, the conditional one first, and end together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Branch {
+    /// There is no pair.
+    Alone,
+    /// The request's prompt. Drafts, verdicts, text and counters are this one's.
+    Conditional,
+    /// The negative prompt. It commits what the conditional sequence commits.
+    Unconditional,
+}
+
+/// The place in the queue of the other half of a pair.
+pub fn companion(queue: &[Sequence], index: usize) -> Option<usize> {
+    match queue[index].branch {
+        Branch::Alone => None,
+        Branch::Conditional => Some(index + 1),
+        Branch::Unconditional => Some(index - 1),
+    }
+}
+
+/// Ends a sequence with a fault, and the other half of a pair with it.
+pub fn fail(queue: &mut [Sequence], index: usize, error: impl Into<String>) {
+    let error = error.into();
+    if let Some(other) = companion(queue, index) {
+        queue[other].fail(error.clone());
+    }
+    queue[index].fail(error);
+}
+
 /// The text side of a sequence.
 #[derive(Debug)]
 pub struct TextSide {
@@ -76,6 +105,8 @@ pub struct Sequence {
     pub request: RequestId,
     /// Which of the request's completions.
     pub index: u32,
+    /// Which half of a pair.
+    pub branch: Branch,
     /// Prompt and completion; the last one is the anchor.
     pub tokens: Vec<Token>,
     /// Tokens of the prompt.
@@ -120,6 +151,11 @@ impl Sequence {
             (Sharing::Leader, rows) if rows > 1 => rows - 1,
             (_, rows) => rows,
         }
+    }
+
+    /// What it shares a prompt with: the same branch of the same request.
+    pub fn prompt_key(&self) -> (RequestId, Branch) {
+        (self.request, self.branch)
     }
 
     /// Seed and completion.

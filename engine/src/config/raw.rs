@@ -143,9 +143,9 @@ pub struct RawSampling {
     pub presence_penalty: Option<f32>,
     /// Subtracted once per occurrence among the tokens generated.
     pub frequency_penalty: Option<f32>,
-    /// Classifier-free guidance; 1 is none.
+    /// Classifier-free guidance: 1 is none, 0 the negative prompt alone; above 1 the prompt counts for more.
     pub guidance_scale: Option<f32>,
-    /// What guidance leads away from.
+    /// What guidance leads away from; without it, the empty prompt.
     pub negative_prompt: Option<String>,
     /// Whether to speculate at all.
     pub speculative: Option<bool>,

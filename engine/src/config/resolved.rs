@@ -105,6 +105,10 @@ pub struct Sampling {
     pub proposer: Option<String>,
     /// Larger runs first.
     pub priority: i32,
+    /// Classifier-free guidance: 1 is none, 0 the negative prompt alone, anything else a pair.
+    pub guidance_scale: f32,
+    /// What guidance leads away from; without it, the empty prompt.
+    pub negative_prompt: Option<String>,
 }
 
 impl Default for Sampling {
@@ -121,6 +125,8 @@ impl Default for Sampling {
             max_draft: None,
             proposer: None,
             priority: 0,
+            guidance_scale: 1.0,
+            negative_prompt: None,
         }
     }
 }
@@ -261,12 +267,14 @@ impl Sampling {
         set(&mut self.priority, raw.priority);
         self.max_draft = raw.num_speculative_tokens.or(self.max_draft);
         self.proposer = raw.proposer.or(self.proposer);
-        if let Some(scale) = raw.guidance_scale.filter(|scale| *scale != 1.0) {
-            let expected =
-                "1.0: guidance runs pairs, and the scheduler does not plan pairs; it needs the scheduler `cfg-pair`";
-            return Err(value("sampling.guidance_scale", scale, expected));
-        }
+        set(&mut self.guidance_scale, raw.guidance_scale);
+        self.negative_prompt = raw.negative_prompt.or(self.negative_prompt);
         self.validate()
+    }
+
+    /// Whether each completion is a pair of sequences.
+    pub fn runs_pairs(&self) -> bool {
+        self.guidance_scale != 1.0 && self.guidance_scale != 0.0
     }
 
     fn validate(self) -> Result<Self, ConfigError> {
@@ -278,6 +286,12 @@ impl Sampling {
             (self.penalties.repetition > 0.0, "sampling.repetition_penalty", self.penalties.repetition, "more than 0"),
             (self.penalties.presence.is_finite(), "sampling.presence_penalty", self.penalties.presence, "a number"),
             (self.penalties.frequency.is_finite(), "sampling.frequency_penalty", self.penalties.frequency, "a number"),
+            (
+                self.guidance_scale.is_finite(),
+                "sampling.guidance_scale",
+                self.guidance_scale,
+                "a number; 1 is no guidance",
+            ),
         ];
         if let Some((_, key, found, expected)) = checks.into_iter().find(|(good, ..)| !good) {
             return Err(value(key, found, expected));

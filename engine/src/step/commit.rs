@@ -10,7 +10,7 @@ use super::Fault;
 use super::reserve::Reservation;
 use crate::engine::{Core, Template};
 use crate::plugins::proposers::HiddenRows;
-use crate::sequence::Sharing;
+use crate::sequence::{self, Branch, Sharing};
 
 /// Commits what verification kept. A sequence that failed is rolled back with the reservation.
 pub fn commit(core: &mut Core, mut reservation: Reservation<'_>) -> Result<(), Fault> {
@@ -29,13 +29,16 @@ pub fn commit(core: &mut Core, mut reservation: Reservation<'_>) -> Result<(), F
         let first = entry.row_range.start;
         buffers.keep_tokens.extend(buffers.keep_rows.iter().map(|row| buffers.row_tokens[first + *row as usize]));
         if let Err(error) = reservation.commit(sequence.id, &buffers.keep_rows, &buffers.keep_tokens) {
-            sequence.fail(format!("kv manager `{}`: commit: {error}", core.config.kv.name));
+            let error = format!("kv manager `{}`: commit: {error}", core.config.kv.name);
+            sequence::fail(&mut core.queue, entry.index, error);
             return false;
         }
         sequence.computed = entry.base_len + buffers.keep_rows.len();
         fill_hidden_lanes(core, &reservation, entry.index, first);
         true
     });
+    // A half of a pair may have failed after the other was committed.
+    entries.retain(|entry| core.queue[entry.index].finished.is_none());
     core.buffers.entries = entries;
     share_prompts(core, reservation.kv());
     core.buffers.reserved = reservation.finish();
@@ -45,7 +48,7 @@ pub fn commit(core: &mut Core, mut reservation: Reservation<'_>) -> Result<(), F
 /// Writes the kept rows' hidden states to the lanes that asked for them.
 fn fill_hidden_lanes(core: &mut Core, reservation: &Reservation<'_>, index: usize, first_row: usize) {
     let buffers = &mut core.buffers;
-    if buffers.hidden_layers.is_empty() {
+    if buffers.hidden_layers.is_empty() || core.queue[index].branch == Branch::Unconditional {
         return;
     }
     let width = core.target.decoder.architecture().hidden_size;
@@ -68,26 +71,26 @@ fn share_prompts(core: &mut Core, kv: &mut LoadedKv) {
         if sequence.sharing != Sharing::Leader || sequence.computed + 1 != sequence.prompt_len {
             continue;
         }
-        let (leader, request) = (sequence.id, sequence.request);
+        let (leader, key) = (sequence.id, sequence.prompt_key());
         core.queue[index].sharing = Sharing::None;
-        let waiting = core.queue.iter().filter(|s| s.request == request && s.sharing == Sharing::Sibling);
+        let waiting = core.queue.iter().filter(|s| s.prompt_key() == key && s.sharing == Sharing::Sibling);
         let remaining = waiting.count();
         core.next_id += 1;
         let id = SeqId(core.next_id);
         match kv.fork(leader, id) {
-            Ok(()) if remaining > 0 => core.templates.push(Template { request, id, remaining }),
+            Ok(()) if remaining > 0 => core.templates.push(Template { key, id, remaining }),
             Ok(()) => drop(kv.free(id)),
             Err(error) => {
                 tracing::warn!("kv manager: fork: {error}; completions compute their prompts alone");
-                unshare(core, request);
+                unshare(core, key);
             }
         }
     }
 }
 
-/// One sibling has forked from the template of `request`, or ended without; the last one frees it.
-pub fn template_used(core: &mut Core, kv: &mut LoadedKv, request: RequestId) {
-    let Some(place) = core.templates.iter().position(|template| template.request == request) else { return };
+/// One sibling has forked from the template of `key`, or ended without; the last one frees it.
+pub fn template_used(core: &mut Core, kv: &mut LoadedKv, key: (RequestId, Branch)) {
+    let Some(place) = core.templates.iter().position(|template| template.key == key) else { return };
     core.templates[place].remaining = core.templates[place].remaining.saturating_sub(1);
     if core.templates[place].remaining == 0 {
         let template = core.templates.swap_remove(place);
@@ -100,11 +103,11 @@ pub fn drop_template(core: &mut Core, kv: &mut LoadedKv, template: &Template) {
     if let Err(error) = kv.free(template.id) {
         tracing::error!("kv manager `{}`: free: {error}", core.config.kv.name);
     }
-    unshare(core, template.request);
+    unshare(core, template.key);
 }
 
-fn unshare(core: &mut Core, request: RequestId) {
-    let siblings = core.queue.iter_mut().filter(|sequence| sequence.request == request);
+fn unshare(core: &mut Core, key: (RequestId, Branch)) {
+    let siblings = core.queue.iter_mut().filter(|sequence| sequence.prompt_key() == key);
     siblings.for_each(|sequence| sequence.sharing = Sharing::None);
 }
 

@@ -8,7 +8,7 @@ use foretoken_plugin_api::{CommitBatch, CommitSequence, SequenceReport, StepRepo
 use crate::engine::Core;
 use crate::recycle::recycle;
 use crate::request::Event;
-use crate::sequence::Sequence;
+use crate::sequence::{Branch, Sequence};
 
 /// Appends, streams, reports.
 pub fn emit(core: &mut Core, kv: &LoadedKv, sink: &mut dyn FnMut(Event<'_>)) {
@@ -25,8 +25,17 @@ pub fn emit(core: &mut Core, kv: &LoadedKv, sink: &mut dyn FnMut(Event<'_>)) {
 
 fn append(core: &mut Core, place: usize, sink: &mut dyn FnMut(Event<'_>)) {
     let entry = &core.buffers.entries[place];
-    let sequence = &mut core.queue[entry.index];
     let tree = core.drafts.tree(entry.tree);
+    if core.queue[entry.index].branch == Branch::Unconditional {
+        follow(&mut core.queue, entry.index);
+        let (rows, drafted) = (entry.row_range.len() as u32, tree.len() as u32);
+        let accepted = entry.kept.len() as u32;
+        let Sequence { id, finished, .. } = &core.queue[entry.index];
+        let finished = finished.is_some();
+        core.buffers.reports.push(SequenceReport { id: *id, rows, drafted, accepted, finished });
+        return;
+    }
+    let sequence = &mut core.queue[entry.index];
     let kept = &core.buffers.kept[entry.kept.clone()];
     let mut accepted = 0;
     if let Some(next) = entry.next_token {
@@ -54,6 +63,15 @@ fn append(core: &mut Core, place: usize, sink: &mut dyn FnMut(Event<'_>)) {
     });
 }
 
+/// The unconditional sequence at `index` takes what the conditional one before it took, and ends with it.
+fn follow(queue: &mut [Sequence], index: usize) {
+    let (before, after) = queue.split_at_mut(index);
+    let (leader, follower) = (&before[index - 1], &mut after[0]);
+    let missing = (leader.output_index() - follower.output_index()) as usize;
+    follower.tokens.extend_from_slice(&leader.tokens[leader.tokens.len() - missing..]);
+    follower.finished.clone_from(&leader.finished);
+}
+
 fn push(sequence: &mut Sequence, token: u32, drafted: bool, is_eos: bool, sink: &mut dyn FnMut(Event<'_>)) {
     sequence.append(token, is_eos);
     let text = sequence.text.as_ref().map_or("", |text| text.piece());
@@ -65,7 +83,7 @@ fn tell_proposer(core: &mut Core, kv: &LoadedKv, which: usize) {
     let mut batch: Vec<CommitSequence<'_>> = recycle(std::mem::take(&mut core.buffers.commits));
     for entry in &core.buffers.entries {
         let sequence = &core.queue[entry.index];
-        if sequence.finished.is_some() {
+        if sequence.finished.is_some() || sequence.branch == Branch::Unconditional {
             continue;
         }
         let own = entry.proposer == Some(which);
@@ -97,7 +115,8 @@ fn charge_time(core: &mut Core) {
     for entry in core.buffers.entries.iter().filter(|entry| entry.decodes) {
         let share = entry.row_range.len() as f64 / total_rows;
         let charge = |time: std::time::Duration| (time.as_nanos() as f64 * share) as u64;
-        let stats = &mut core.queue[entry.index].stats;
+        let is_follower = core.queue[entry.index].branch == Branch::Unconditional;
+        let stats = &mut core.queue[entry.index - usize::from(is_follower)].stats;
         stats.draft_ns += charge(times.draft);
         stats.verify_ns += charge(times.forward + times.verify);
         stats.overhead_ns += charge(rest);

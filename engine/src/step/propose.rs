@@ -12,19 +12,27 @@ use foretoken_plugin_api::{ProposeBatch, ProposeSequence};
 use crate::drafts::TreeSetup;
 use crate::engine::Core;
 use crate::recycle::recycle;
+use crate::sequence::Branch;
 
 /// Drafts for every entry that may have a draft.
 pub fn propose(core: &mut Core, kv: &LoadedKv) {
     core.drafts.begin();
+    let mut last = 0;
     for entry in &mut core.buffers.entries {
         let sequence = &core.queue[entry.index];
-        entry.tree = core.drafts.add_tree(TreeSetup {
+        if entry.decodes && sequence.branch == Branch::Unconditional {
+            // What is guessed for the conditional sequence is verified in both.
+            entry.tree = last;
+            continue;
+        }
+        last = core.drafts.add_tree(TreeSetup {
             budget: entry.budget as u32,
             branches: false,
             params: sequence.sampling.params,
             noise: sequence.noise(),
             output_index: sequence.output_index(),
         });
+        entry.tree = last;
     }
     if core.buffers.entries.iter().all(|entry| entry.budget == 0) {
         return;

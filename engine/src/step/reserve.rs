@@ -3,7 +3,9 @@
 use foretoken_plugin_api::abi::kv::LoadedKv;
 use foretoken_plugin_api::{Error, ErrorKind, Result, SeqId, Slot, Token};
 
+use super::Entry;
 use crate::engine::Core;
+use crate::sequence;
 
 /// Slots held for rows that are not yet verified.
 pub struct Reservation<'a> {
@@ -52,35 +54,52 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Reserves for every entry. Where slots are short a draft is dropped first, then the entry waits for another step.
+/// Reserves for every entry, for a pair all or nothing. Where slots are short a draft is dropped first, then the entry
+/// waits for another step.
 pub fn reserve<'a>(core: &mut Core, kv: &'a mut LoadedKv) -> Reservation<'a> {
     let mut pending = std::mem::take(&mut core.buffers.reserved);
     pending.clear();
     let mut entries = std::mem::take(&mut core.buffers.entries);
-    entries.retain(|entry| {
-        let sequence = &mut core.queue[entry.index];
-        let tree = core.drafts.tree_mut(entry.tree);
-        let mut result = kv.reserve(sequence.id, entry.rows + tree.len());
-        if is_short(&result) && !tree.is_empty() {
-            tree.drop_guesses();
-            result = kv.reserve(sequence.id, entry.rows);
+    let mut left = &mut entries[..];
+    while let Some(first) = left.first() {
+        let companion = sequence::companion(&core.queue, first.index);
+        let is_pair = left.get(1).is_some_and(|next| companion == Some(next.index));
+        let (unit, rest) = left.split_at_mut(1 + usize::from(is_pair));
+        left = rest;
+        let tree = unit[0].tree;
+        let mut result = reserve_unit(core, kv, unit);
+        if is_short(&result) && !core.drafts.tree(tree).is_empty() {
+            core.drafts.tree_mut(tree).drop_guesses();
+            result = reserve_unit(core, kv, unit);
         }
         match result {
-            Ok(()) => {
-                pending.push(sequence.id);
-                true
-            }
-            Err(error) if error.kind == ErrorKind::OutOfSlots => false,
+            Ok(()) => pending.extend(unit.iter().map(|entry| core.queue[entry.index].id)),
             Err(error) => {
-                sequence.fail(format!("kv manager `{}`: reserve: {error}", core.config.kv.name));
-                false
+                if error.kind != ErrorKind::OutOfSlots {
+                    let error = format!("kv manager `{}`: reserve: {error}", core.config.kv.name);
+                    sequence::fail(&mut core.queue, unit[0].index, error);
+                }
+                unit.iter_mut().for_each(|entry| entry.rows = 0);
             }
         }
-    });
+    }
+    entries.retain(|entry| entry.rows > 0);
     core.buffers.entries = entries;
     let reservation = Reservation { kv, pending };
     invalidate_lanes(core, &reservation);
     reservation
+}
+
+/// Reserves for all of `unit`, or for none of it.
+fn reserve_unit(core: &Core, kv: &mut LoadedKv, unit: &[Entry]) -> Result<()> {
+    for (place, entry) in unit.iter().enumerate() {
+        let result = kv.reserve(core.queue[entry.index].id, entry.rows + core.drafts.tree(entry.tree).len());
+        if result.is_err() {
+            unit[..place].iter().try_for_each(|entry| kv.rollback(core.queue[entry.index].id))?;
+            return result;
+        }
+    }
+    Ok(())
 }
 
 fn is_short(result: &Result<()>) -> bool {

@@ -10,7 +10,7 @@ use foretoken_plugin_api::{Plan, QueueSequence, QueueView, SeqId};
 
 use super::{Entry, Fault};
 use crate::engine::{Core, Engine};
-use crate::sequence::{Sequence, Sharing};
+use crate::sequence::{self, Branch, Sequence, Sharing};
 use foretoken_plugin_api::abi::kv::LoadedKv;
 
 /// Waiting sequences that a scheduler sees at once: the oldest ones. More would cost time in every step and change nothing.
@@ -46,23 +46,60 @@ pub fn schedule(core: &mut Core, kv: &mut LoadedKv) -> Result<(), Fault> {
     result.map_err(|error| Fault::All(format!("scheduler `{}`: {error}", core.config.scheduler.name)))?;
     let plan = std::mem::take(&mut core.buffers.plan);
     for id in &plan.preempts {
-        preempt(core, kv, *id)?;
+        let Some(index) = Engine::index_of(&core.queue, *id) else { continue };
+        preempt(core, kv, index)?;
+        if let Some(other) = sequence::companion(&core.queue, index) {
+            preempt(core, kv, other)?;
+        }
     }
     for (id, rows, budget) in &plan.runs {
         enter(core, kv, *id, *rows as usize, *budget as usize);
     }
     core.buffers.plan = plan;
     core.buffers.entries.sort_unstable_by_key(|entry| entry.index);
+    align_pairs(&core.queue, &mut core.buffers.entries);
     Ok(())
+}
+
+/// The anchors of a pair run together or not at all: a half that is ready before the other stops short of its last token.
+fn align_pairs(queue: &[Sequence], entries: &mut Vec<Entry>) {
+    let mut left = &mut entries[..];
+    while let Some((entry, rest)) = left.split_first_mut() {
+        left = rest;
+        match (queue[entry.index].branch, left.first_mut()) {
+            (Branch::Alone, _) => {}
+            (Branch::Conditional, Some(other)) if other.index == entry.index + 1 => {
+                let are_ready = entry.decodes && other.decodes;
+                let drafts = are_ready && entry.rows == 1 && other.rows == 1;
+                entry.budget = if drafts { entry.budget.min(other.budget) } else { 0 };
+                other.budget = 0;
+                if !are_ready {
+                    hold_back(entry);
+                    hold_back(other);
+                }
+                left = &mut left[1..];
+            }
+            _ => hold_back(entry),
+        }
+    }
+    entries.retain(|entry| entry.rows > 0);
+}
+
+/// Leaves the anchor, if the entry has it, for a later step.
+fn hold_back(entry: &mut Entry) {
+    if std::mem::take(&mut entry.decodes) {
+        entry.rows -= 1;
+        entry.budget = 0;
+    }
 }
 
 fn view_queue(core: &mut Core) {
     core.buffers.queue.clear();
     let mut waiting = 0;
-    for sequence in &core.queue {
-        let leads =
-            sequence.sharing != Sharing::Sibling || core.templates.iter().any(|t| t.request == sequence.request);
-        if sequence.finished.is_some() || !leads {
+    for (index, sequence) in core.queue.iter().enumerate() {
+        let companion = sequence::companion(&core.queue, index).map(|other| &core.queue[other]);
+        let is_ready = has_prompt(core, sequence) && companion.is_none_or(|companion| has_prompt(core, companion));
+        if sequence.finished.is_some() || !is_ready {
             continue;
         }
         waiting += usize::from(!sequence.admitted);
@@ -72,7 +109,7 @@ fn view_queue(core: &mut Core) {
         core.buffers.queue.push(QueueSequence {
             id: sequence.id,
             request: sequence.request,
-            companion: Companion::NONE,
+            companion: companion.map_or(Companion::NONE, |companion| Companion::of(companion.id)),
             priority: sequence.sampling.priority,
             uncomputed: visible_rows(sequence) as u32,
             max_draft: max_draft(core, sequence) as u32,
@@ -80,6 +117,12 @@ fn view_queue(core: &mut Core) {
             running: sequence.admitted,
         });
     }
+}
+
+/// Whether it does not wait for another completion to compute its prompt.
+fn has_prompt(core: &Core, sequence: &Sequence) -> bool {
+    let key = sequence.prompt_key();
+    sequence.sharing != Sharing::Sibling || core.templates.iter().any(|template| template.key == key)
 }
 
 /// A sibling whose prompt is ready will start at the prompt's last token.
@@ -98,10 +141,11 @@ fn max_draft(core: &Core, sequence: &Sequence) -> usize {
     most.min(asked).min(sequence.room_for_draft())
 }
 
-fn preempt(core: &mut Core, kv: &mut LoadedKv, id: SeqId) -> Result<(), Fault> {
-    let Some(index) = Engine::index_of(&core.queue, id).filter(|index| core.queue[*index].admitted) else {
+fn preempt(core: &mut Core, kv: &mut LoadedKv, index: usize) -> Result<(), Fault> {
+    if !core.queue[index].admitted {
         return Ok(());
-    };
+    }
+    let id = core.queue[index].id;
     kv.free(id).map_err(|error| Fault::All(format!("kv manager: free: {error}")))?;
     core.proposers.iter_mut().for_each(|proposer| proposer.finish(id));
     core.queue[index].forget_kv();
@@ -121,8 +165,8 @@ fn enter(core: &mut Core, kv: &mut LoadedKv, id: SeqId, rows: usize, budget: usi
     if !core.queue[index].admitted
         && let Err(error) = admit(core, kv, index)
     {
-        let name = &core.config.kv.name;
-        core.queue[index].fail(format!("kv manager `{name}`: admit: {error}"));
+        let error = format!("kv manager `{}`: admit: {error}", core.config.kv.name);
+        sequence::fail(&mut core.queue, index, error);
         return;
     }
     let budget = budget.min(max_draft(core, &core.queue[index]));
@@ -150,14 +194,14 @@ fn enter(core: &mut Core, kv: &mut LoadedKv, id: SeqId, rows: usize, budget: usi
 fn admit(core: &mut Core, kv: &mut LoadedKv, index: usize) -> foretoken_plugin_api::Result<()> {
     let sequence = &mut core.queue[index];
     if sequence.sharing == Sharing::Sibling
-        && let Some(template) = core.templates.iter().find(|template| template.request == sequence.request)
+        && let Some(template) = core.templates.iter().find(|template| template.key == sequence.prompt_key())
     {
         kv.fork(template.id, sequence.id)?;
         sequence.computed = sequence.prompt_len - 1;
         sequence.sharing = Sharing::None;
         sequence.admitted = true;
-        let request = sequence.request;
-        super::commit::template_used(core, kv, request);
+        let key = sequence.prompt_key();
+        super::commit::template_used(core, kv, key);
         return Ok(());
     }
     let cached = kv.admit(sequence.id, &sequence.tokens)?;

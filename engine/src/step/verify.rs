@@ -12,6 +12,7 @@ use super::Fault;
 use crate::drafts::Tree;
 use crate::engine::Core;
 use crate::recycle::recycle;
+use crate::sequence::{self, Branch};
 
 /// Fills each decoding entry's kept path and next token.
 pub fn verify(core: &mut Core) -> Result<(), Fault> {
@@ -22,6 +23,9 @@ pub fn verify(core: &mut Core) -> Result<(), Fault> {
     let mut width = 0;
     for entry in buffers.entries.iter_mut().filter(|entry| entry.decodes) {
         let sequence = &core.queue[entry.index];
+        if sequence.branch == Branch::Unconditional {
+            continue;
+        }
         let tree = core.drafts.tree(entry.tree);
         width = width.max(tree.len());
         entry.verdict = Some(batch.len());
@@ -52,7 +56,11 @@ pub fn verify(core: &mut Core) -> Result<(), Fault> {
 fn take_verdicts(core: &mut Core, width: usize, vocab: usize) {
     let buffers = &mut core.buffers;
     buffers.kept.clear();
+    let mut last = (0..0, None);
     for entry in &mut buffers.entries {
+        if entry.decodes && core.queue[entry.index].branch == Branch::Unconditional {
+            (entry.kept, entry.next_token) = last.clone();
+        }
         let Some(verdict) = entry.verdict else { continue };
         let len = buffers.keep_lens[verdict] as usize;
         let path = &buffers.keep[verdict * width..verdict * width + len];
@@ -61,13 +69,14 @@ fn take_verdicts(core: &mut Core, width: usize, vocab: usize) {
             let name = &core.config.sampler.name;
             let error =
                 format!("sampler `{name}`: its verdict (path {path:?}, next token {next}) is not one of this tree");
-            core.queue[entry.index].fail(error);
+            sequence::fail(&mut core.queue, entry.index, error);
             continue;
         }
         let start = buffers.kept.len();
         buffers.kept.extend_from_slice(path);
         entry.kept = start..buffers.kept.len();
         entry.next_token = Some(next);
+        last = (entry.kept.clone(), entry.next_token);
     }
 }
 

@@ -9,5 +9,6 @@ mod containment;
 mod equality;
 mod gguf;
 mod graft;
+mod guidance;
 mod requests;
 mod support;

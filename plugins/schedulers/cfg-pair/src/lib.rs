@@ -1,8 +1,7 @@
-//! The `fcfs` scheduler: first come, first served, with chunked prefill and preemption by recomputing.
+//! The schedulers `fcfs` and `cfg-pair`: first come, first served, with chunked prefill and preemption by recomputing.
 //!
-//! [`Fcfs`] is the part; it turns the queue into [`Unit`]s and a planned unit into lines of the plan. [`Planner`] decides,
-//! and knows only units, so that a scheduler of pairs is another way to gather units and no other core. `share` splits
-//! a draft budget evenly.
+//! [`Fcfs`] and [`CfgPair`] are the parts; they turn the queue into [`Unit`]s, a sequence or a pair each, and planned units
+//! into lines of the plan. [`Planner`] decides, and knows only units. `share` splits a draft budget evenly.
 #![forbid(unsafe_code)]
 
 mod fcfs;
@@ -14,16 +13,16 @@ use foretoken_plugin_api::export_plugin;
 use foretoken_plugin_api::schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use fcfs::Fcfs;
+pub use fcfs::{CfgPair, Fcfs};
 pub use planner::{Limits, Planner};
 pub use share::even_level;
 pub use unit::Unit;
 
-/// Options of `fcfs`.
+/// Options of `fcfs` and `cfg-pair`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FcfsOptions {
-    /// Most sequences in one step.
+    /// Most sequences in one step; a pair is two.
     pub max_num_seqs: u32,
     /// Most rows in one step; at least `max_num_seqs`.
     pub max_num_batched_tokens: u32,
@@ -58,4 +57,5 @@ impl Default for FcfsOptions {
 
 export_plugin! {
     scheduler "fcfs" => Fcfs, "first come, first served, with chunked prefill";
+    scheduler "cfg-pair" => CfgPair, "fcfs that runs the two sequences of a guided request together";
 }

@@ -4,8 +4,8 @@
 //! unit gets one row before any gets a second, drafts share evenly what that leaves (half of it while prompts wait, so
 //! that decodes cannot keep prompts out), prompts take the rest, and whoever waits is admitted strictly in order. So the
 //! first running unit advances in every step, nobody waits for a unit behind it, and among equal priorities the wait is
-//! bounded by the work of those that came before. A unit waits and is never passed over because it is large: that would
-//! use a step better, and starve it.
+//! bounded by the work of those that came before. A unit waits and is never passed over because it is large (a long
+//! prompt, or a pair where one place is left): that would use a step better, and starve it.
 
 use std::cmp::Reverse;
 
@@ -41,19 +41,25 @@ impl Planner {
         Self { limits, units: Vec::new(), rows_left: 0, slots_left: 0 }
     }
 
+    /// What a step may hold.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Plans one step of all unfinished `units`: they come back in plan order, with rows, drafts and preemptions.
     ///
     /// Nothing planned although there are units means that the first of them cannot advance with all the slots there are.
     pub fn plan(&mut self, units: impl Iterator<Item = Unit>, kv: &KvStats) -> &[Unit] {
         self.units.clear();
         self.units.extend(units);
-        self.units.sort_unstable_by_key(|unit| (!unit.running, Reverse(unit.priority), unit.arrival));
+        self.units.sort_unstable_by_key(|unit| (!unit.running, Reverse(unit.priority), unit.arrival()));
         let running = self.units.partition_point(|unit| unit.running);
         self.rows_left = self.limits.rows;
         let kept = self.make_room(running, kv);
         let planned = self.give_first_rows(kept);
         let all_kept = kept == running;
-        let admits = all_kept && running < self.units.len().min(self.limits.sequences as usize);
+        let has_place = self.fitting(self.units.len(), u64::from(self.limits.sequences)) > running;
+        let admits = all_kept && has_place;
         self.give_drafts(planned, admits);
         self.extend_prompts(planned);
         if admits {
@@ -73,33 +79,46 @@ impl Planner {
         let shared = listed.saturating_sub(u64::from(kv.held));
         // While slots are shared one is held back: with none left, only preempting nearly everyone would be certain.
         let reserve = u64::from(shared > 0);
+        let first = self.units.first().map_or(0, |unit| u64::from(unit.width));
         let (mut kept, mut freed) = (running, 0);
         let mut certain = available;
-        while kept > 1 && (certain == 0 || available + freed < self.in_step(kept) + reserve) {
+        while kept > 1 && (certain < first || available + freed < self.least_rows(kept) + reserve) {
             kept -= 1;
             let victim = &mut self.units[kept];
             victim.preempted = true;
             freed += u64::from(victim.slots_held);
             certain = available + freed.saturating_sub(shared);
         }
-        let usable = if certain > reserve { certain - reserve } else { certain };
+        let usable = if certain >= reserve + first { certain - reserve } else { certain };
         self.slots_left = u32::try_from(usable).unwrap_or(u32::MAX);
         kept
     }
 
-    fn in_step(&self, units: usize) -> u64 {
-        (units as u64).min(u64::from(self.limits.sequences))
+    /// How many of the first `units` have `most` sequences or fewer.
+    fn fitting(&self, units: usize, most: u64) -> usize {
+        let mut sequences = 0;
+        let fits = |unit: &&Unit| {
+            sequences += u64::from(unit.width);
+            sequences <= most
+        };
+        self.units[..units].iter().take_while(fits).count()
     }
 
-    /// One row for each of the first `kept`, as far as slots go; returns how many have one.
+    /// The rows of a step in which those of the first `kept` that fit have one for each sequence.
+    fn least_rows(&self, kept: usize) -> u64 {
+        let in_step = self.fitting(kept, u64::from(self.limits.sequences));
+        self.units[..in_step].iter().map(|unit| u64::from(unit.width)).sum()
+    }
+
+    /// One row for each sequence of the first `kept`, as far as slots go; returns how many have them.
     fn give_first_rows(&mut self, kept: usize) -> usize {
-        let planned = self.in_step(kept).min(u64::from(self.slots_left)) as u32;
-        for unit in &mut self.units[..planned as usize] {
-            unit.rows = 1;
+        let planned = self.fitting(kept, u64::from(self.limits.sequences.min(self.slots_left)));
+        for unit in &mut self.units[..planned] {
+            unit.rows = unit.width;
+            self.rows_left -= unit.width;
+            self.slots_left -= unit.width;
         }
-        self.rows_left -= planned;
-        self.slots_left -= planned;
-        planned as usize
+        planned
     }
 
     fn give_drafts(&mut self, planned: usize, admits: bool) {
@@ -108,22 +127,23 @@ impl Planner {
         let rows = if prompts_wait { self.rows_left / 2 } else { self.rows_left };
         let most = self.limits.draft.unwrap_or(u32::MAX);
         let want = |unit: &Unit| if unit.decodes() { unit.max_draft.min(most) } else { 0 };
-        let (level, mut extra) = even_level(units.iter().map(want), rows.min(self.slots_left));
+        let wants = units.iter().map(|unit| (want(unit), unit.width));
+        let (level, mut extra) = even_level(wants, rows.min(self.slots_left));
         for unit in units {
             let want = want(unit);
             unit.draft = want.min(level);
-            if want > level && extra > 0 {
+            if want > level && extra >= unit.width {
                 unit.draft += 1;
-                extra -= 1;
+                extra -= unit.width;
             }
-            self.rows_left -= unit.draft;
-            self.slots_left -= unit.draft;
+            self.rows_left -= unit.draft * unit.width;
+            self.slots_left -= unit.draft * unit.width;
         }
     }
 
     fn extend_prompts(&mut self, planned: usize) {
         for unit in &mut self.units[..planned] {
-            let more = (unit.uncomputed - unit.rows).min(self.rows_left).min(self.slots_left);
+            let more = (unit.uncomputed() - unit.rows).min(self.rows_left).min(self.slots_left);
             unit.rows += more;
             self.rows_left -= more;
             self.slots_left -= more;
@@ -131,18 +151,21 @@ impl Planner {
     }
 
     /// Admits in order, until one does not fit: a place, rows, slots for all of it (not only its first part), and one
-    /// more for each running unit. The last are what keeps it from being preempted again at once; a unit that is alone
-    /// needs only its own. Prompts begun earlier owe nothing here: they took their rows first, so rows are left only
-    /// where all of them are complete.
+    /// more for each running sequence. The last are what keeps it from being preempted again at once; a unit that is
+    /// alone needs only its own. Prompts begun earlier owe nothing here: they took their rows first, so rows are left
+    /// only where all of them are complete.
     fn admit(&mut self, running: usize) {
-        for place in running..self.units.len().min(self.limits.sequences as usize) {
-            let rows = self.first_chunk(self.units[place].uncomputed);
-            let unit = &mut self.units[place];
-            let reserve = if place == 0 { 0 } else { place as u64 + 1 };
-            if rows == 0 || u64::from(unit.uncomputed) + reserve > u64::from(self.slots_left) {
+        let end = self.fitting(self.units.len(), u64::from(self.limits.sequences));
+        let mut beside: u64 = self.units[..running].iter().map(|unit| u64::from(unit.width)).sum();
+        for place in running..end {
+            let unit = &self.units[place];
+            let rows = self.first_chunk(unit.uncomputed());
+            beside += u64::from(unit.width);
+            let reserve = if place == 0 { 0 } else { beside };
+            if rows < unit.width || u64::from(unit.uncomputed()) + reserve > u64::from(self.slots_left) {
                 break;
             }
-            unit.rows = rows;
+            self.units[place].rows = rows;
             self.rows_left -= rows;
             self.slots_left -= rows;
         }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use foretoken_cfg_pair::{Fcfs, FcfsOptions};
 use foretoken_plugin_api::author::PlanSink;
+use foretoken_plugin_api::testkit::{FakeHost, ToyModel};
 use foretoken_plugin_api::types::plan::Companion;
 use foretoken_plugin_api::{KvStats, Plan, QueueSequence, QueueView, RequestId, Scheduler, SeqId};
 
@@ -35,7 +36,11 @@ fn queue() -> Vec<QueueSequence> {
 fn a_plan_for_256_sequences_costs_microseconds() {
     const PLANS: u32 = 2000;
     let options = FcfsOptions { max_num_seqs: 256, ..FcfsOptions::default() };
-    let mut fcfs = Fcfs::with_options(&options, None).unwrap();
+    let mut fcfs = Fcfs::new(
+        options,
+        FakeHost::new(ToyModel::new(16, 1)).with_facts(|facts| facts.max_sequences = 0).shared().handle(),
+    )
+    .unwrap();
     let queue = queue();
     let held = 230 * 500;
     let kv = KvStats { total: held + 20_000, free: 20_000, held, cached: 0 };

@@ -10,22 +10,24 @@ use foretoken_plugin_api::abi::scheduler::LoadedScheduler;
 use foretoken_plugin_api::testkit::conformance::{Fixture, part};
 use foretoken_plugin_api::testkit::{FakeHost, ToyModel, library};
 
-fn config_file() -> PathBuf {
+fn config_file(name: &str) -> PathBuf {
     library("foretoken-cfg-pair", env!("CARGO_MANIFEST_DIR")).unwrap_or_else(|error| panic!("{error}"));
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../configs/fcfs.toml")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../configs").join(name)
 }
 
 #[test]
-fn the_config_loads_it_and_it_conforms() {
-    let config = config::load(&config_file(), &[]).unwrap();
-    let loaded = Registry::new(config.plugins).find(&config.scheduler).unwrap();
-    assert_eq!(loaded.name(), "fcfs");
-    part(&loaded, &Fixture::new(&config.scheduler.options)).assert_passed();
+fn the_configs_load_them_and_they_conform() {
+    for name in ["fcfs", "cfg-pair"] {
+        let config = config::load(&config_file(&format!("{name}.toml")), &[]).unwrap();
+        let loaded = Registry::new(config.plugins).find(&config.scheduler).unwrap();
+        assert_eq!(loaded.name(), name);
+        part(&loaded, &Fixture::new(&config.scheduler.options)).assert_passed();
+    }
 }
 
 #[test]
 fn wrong_options_are_refused_by_name() {
-    let config = config::load(&config_file(), &[]).unwrap();
+    let config = config::load(&config_file("fcfs.toml"), &[]).unwrap();
     let make = Registry::new(config.plugins).find(&config.scheduler).unwrap().scheduler().unwrap();
     let host = FakeHost::new(ToyModel::new(16, 1)).shared().handle();
     let cases = [
@@ -44,7 +46,7 @@ fn wrong_options_are_refused_by_name() {
 /// Greedy completions of several prompts, in order of submission.
 fn completions(overrides: &[&str]) -> Vec<Vec<u32>> {
     let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
-    let config = config::load(&config_file(), &overrides).unwrap();
+    let config = config::load(&config_file("fcfs.toml"), &overrides).unwrap();
     let mut sampling = config.sampling.clone();
     (sampling.max_tokens, sampling.ignore_eos) = (40, true);
     let mut engine = Engine::new(config).unwrap();

@@ -7,10 +7,12 @@ use proptest::prelude::*;
 use simulator::{Arrival, Simulator};
 
 fn arrivals(priorities: i32) -> impl Strategy<Value = Vec<Arrival>> {
-    let one = (0usize..40, 1u32..60, 1u32..30, 1u32..4, 0..priorities, 0u32..9);
-    let one = one.prop_map(|(step, prompt_len, new_len, completions, priority, max_draft)| Arrival {
+    let negative = prop::option::weighted(0.3, 1u32..60);
+    let one = (0usize..40, 1u32..60, negative, 1u32..30, 1u32..4, 0..priorities, 0u32..9);
+    let one = one.prop_map(|(step, prompt_len, negative, new_len, completions, priority, max_draft)| Arrival {
         step,
         prompt_len,
+        negative,
         new_len,
         completions,
         priority,
@@ -21,7 +23,7 @@ fn arrivals(priorities: i32) -> impl Strategy<Value = Vec<Arrival>> {
 
 fn options() -> impl Strategy<Value = FcfsOptions> {
     let cap = prop::option::of(0u32..6);
-    (1u32..12, 0u32..80, any::<bool>(), cap).prop_map(|(max_num_seqs, more, enable_chunked_prefill, cap)| FcfsOptions {
+    (2u32..12, 0u32..80, any::<bool>(), cap).prop_map(|(max_num_seqs, more, enable_chunked_prefill, cap)| FcfsOptions {
         max_num_seqs,
         max_num_batched_tokens: max_num_seqs + more,
         enable_chunked_prefill,
@@ -32,7 +34,11 @@ fn options() -> impl Strategy<Value = FcfsOptions> {
 
 /// The least pool in which each can run alone: the last token's KV is never computed.
 fn least_pool(arrivals: &[Arrival]) -> u32 {
-    arrivals.iter().map(|arrival| arrival.prompt_len + arrival.new_len - 1).max().unwrap_or(1)
+    let half = |arrival: &Arrival, prompt_len: u32| prompt_len + arrival.new_len - 1;
+    let least = |arrival: &Arrival| {
+        half(arrival, arrival.prompt_len) + arrival.negative.map_or(0, |negative| half(arrival, negative))
+    };
+    arrivals.iter().map(least).max().unwrap_or(1)
 }
 
 proptest! {
@@ -51,7 +57,8 @@ proptest! {
 
 #[test]
 fn a_pool_of_one_sequence_preempts_and_still_drains() {
-    let arrival = Arrival { step: 0, prompt_len: 8, new_len: 40, completions: 1, priority: 0, max_draft: 5 };
+    let arrival =
+        Arrival { step: 0, prompt_len: 8, negative: None, new_len: 40, completions: 1, priority: 0, max_draft: 5 };
     let mut simulator = Simulator::new(FcfsOptions::default(), 47, 7);
     simulator.drain(vec![arrival; 6]);
     assert!(simulator.preemptions > 0);
@@ -59,7 +66,8 @@ fn a_pool_of_one_sequence_preempts_and_still_drains() {
 
 #[test]
 fn preempted_forks_are_few() {
-    let arrival = Arrival { step: 0, prompt_len: 100, new_len: 40, completions: 8, priority: 0, max_draft: 0 };
+    let arrival =
+        Arrival { step: 0, prompt_len: 100, negative: None, new_len: 40, completions: 8, priority: 0, max_draft: 0 };
     for slots in 370..380 {
         let mut simulator = Simulator::new(FcfsOptions::default(), slots, 7);
         simulator.drain(vec![arrival.clone()]);
@@ -69,7 +77,8 @@ fn preempted_forks_are_few() {
 
 #[test]
 fn a_roomy_pool_never_preempts() {
-    let arrival = Arrival { step: 0, prompt_len: 30, new_len: 30, completions: 1, priority: 0, max_draft: 5 };
+    let arrival =
+        Arrival { step: 0, prompt_len: 30, negative: None, new_len: 30, completions: 1, priority: 0, max_draft: 5 };
     let mut simulator = Simulator::new(FcfsOptions::default(), 64 * 65, 7);
     simulator.drain(vec![arrival; 100]);
     assert_eq!(simulator.preemptions, 0);

@@ -3,8 +3,8 @@
 //! It runs what the scheduler plans and asserts the contract of a plan in every step, with the true number of free slots
 //! after the plan's preemptions, which the scheduler itself can only bound.
 
-use foretoken_cfg_pair::{Fcfs, FcfsOptions};
-use foretoken_plugin_api::testkit::RecordingPlan;
+use foretoken_cfg_pair::{CfgPair, FcfsOptions};
+use foretoken_plugin_api::testkit::{FakeHost, RecordingPlan, ToyModel};
 use foretoken_plugin_api::types::plan::Companion;
 use foretoken_plugin_api::{KvStats, Plan, QueueSequence, QueueView, RequestId, Scheduler, SeqId};
 
@@ -13,6 +13,8 @@ use foretoken_plugin_api::{KvStats, Plan, QueueSequence, QueueView, RequestId, S
 pub struct Arrival {
     pub step: usize,
     pub prompt_len: u32,
+    /// The negative prompt's length, for a pair.
+    pub negative: Option<u32>,
     pub new_len: u32,
     pub completions: u32,
     pub priority: i32,
@@ -23,6 +25,7 @@ pub struct Arrival {
 #[derive(Debug, Clone)]
 pub struct Flight {
     pub id: SeqId,
+    pub companion: Option<SeqId>,
     pub what: Arrival,
     len: u32,
     computed: u32,
@@ -40,7 +43,7 @@ struct Prefix {
 
 pub struct Simulator {
     options: FcfsOptions,
-    scheduler: Fcfs,
+    scheduler: CfgPair,
     total: u32,
     pub flights: Vec<Flight>,
     prefixes: Vec<Prefix>,
@@ -53,7 +56,11 @@ pub struct Simulator {
 
 impl Simulator {
     pub fn new(options: FcfsOptions, total: u32, random: u64) -> Self {
-        let scheduler = Fcfs::with_options(&options, None).unwrap();
+        let scheduler = CfgPair::new(
+            options.clone(),
+            FakeHost::new(ToyModel::new(16, 1)).with_facts(|facts| facts.max_sequences = 0).shared().handle(),
+        )
+        .unwrap();
         Self {
             options,
             scheduler,
@@ -88,20 +95,25 @@ impl Simulator {
 
     fn arrive(&mut self, what: Arrival) {
         let work = |what: &Arrival| ((what.prompt_len + what.new_len) * what.completions) as usize;
+        let halves = match what.negative {
+            None => vec![what],
+            // Completions of a pair share nothing here.
+            Some(len) => {
+                vec![Arrival { completions: 1, ..what.clone() }, Arrival { prompt_len: len, completions: 1, ..what }]
+            }
+        };
         let before: usize = self.flights.iter().map(|flight| work(&flight.what)).sum();
-        let deadline = self.step + before + work(&what);
-        let (len, forks) = (what.prompt_len, what.completions - 1);
-        self.flights.push(Flight {
-            id: SeqId(self.next_id),
-            what,
-            len,
-            computed: 0,
-            shared: None,
-            forks,
-            running: false,
-            deadline,
-        });
-        self.next_id += 1;
+        let deadline = self.step + before + halves.iter().map(work).sum::<usize>();
+        let is_pair = halves.len() == 2;
+        for (place, what) in (0u64..).zip(halves) {
+            let (len, forks) = (what.prompt_len, what.completions - 1);
+            let companion = is_pair.then_some(SeqId(self.next_id + 1 - 2 * place));
+            let id = SeqId(self.next_id);
+            let flight =
+                Flight { id, companion, what, len, computed: 0, shared: None, forks, running: false, deadline };
+            self.flights.push(flight);
+            self.next_id += 1;
+        }
     }
 
     pub fn stats(&self) -> KvStats {
@@ -126,8 +138,22 @@ impl Simulator {
         self.preemptions += plan.preempted().count();
         let planned: u32 = plan.runs().map(|(_, rows, draft)| rows + draft).sum();
         assert!(planned <= self.stats().free, "{planned} slots planned, {} free", self.stats().free);
-        for (id, rows, draft) in plan.runs() {
-            self.run_sequence(id, rows, draft);
+        let ready = |&(id, rows, _): &(SeqId, u32, u32)| rows == self.flights[self.find(id)].uncomputed();
+        let runs: Vec<_> = plan.runs().map(|run| (run, ready(&run))).collect();
+        let mut accepted = 0;
+        for &((id, rows, draft), reaches) in &runs {
+            let companion = self.flights[self.find(id)].companion;
+            let beside =
+                companion.map(|other| runs.iter().find(|run| run.0.0 == other).expect("half of a pair runs alone"));
+            if let Some(beside) = beside {
+                assert!(draft == beside.0.2 && (draft == 0 || reaches && beside.1), "{plan:?}");
+            }
+            if companion.is_none_or(|other| id < other) {
+                accepted = self.random(draft + 1);
+            }
+            // A half that is ready before the other stops a row short.
+            let held = reaches && beside.is_some_and(|beside| !beside.1);
+            self.run_sequence(id, rows - u32::from(held), accepted);
         }
         self.retire();
         self.check_order();
@@ -144,14 +170,17 @@ impl Simulator {
         assert!(rows <= self.options.max_num_batched_tokens, "{rows} rows");
         for (id, rows, draft) in plan.runs() {
             let flight = &self.flights[self.find(id)];
-            let uncomputed = flight.len - flight.computed;
+            let uncomputed = flight.uncomputed();
             assert!((1..=uncomputed).contains(&rows));
             let cap = self.options.num_speculative_tokens.unwrap_or(u32::MAX);
             assert!(draft <= flight.what.max_draft.min(cap));
             assert!(draft == 0 || rows == uncomputed, "a draft without its anchor");
             let in_parts = rows < uncomputed && !self.options.enable_chunked_prefill;
-            assert!(!in_parts || uncomputed > self.options.max_num_batched_tokens || flight.running);
-            assert!(flight.running || plan.preempted().count() == 0, "admitted and preempted in one step");
+            let other = flight.companion.map(|other| &self.flights[self.find(other)]);
+            let whole = uncomputed + other.map_or(0, Flight::uncomputed);
+            let runs = flight.running || other.is_some_and(|other| other.running);
+            assert!(!in_parts || whole > self.options.max_num_batched_tokens || runs);
+            assert!(runs || plan.preempted().count() == 0, "admitted and preempted in one step");
         }
     }
 
@@ -166,8 +195,7 @@ impl Simulator {
         }
     }
 
-    fn run_sequence(&mut self, id: SeqId, rows: u32, draft: u32) {
-        let accepted = self.random(draft + 1);
+    fn run_sequence(&mut self, id: SeqId, rows: u32, accepted: u32) {
         let place = self.find(id);
         let flight = &mut self.flights[place];
         flight.running = true;
@@ -224,13 +252,17 @@ impl Simulator {
 }
 
 impl Flight {
+    fn uncomputed(&self) -> u32 {
+        self.len - self.computed
+    }
+
     fn queued(&self) -> QueueSequence {
         QueueSequence {
             id: self.id,
             request: RequestId(self.id.0),
-            companion: Companion::NONE,
+            companion: self.companion.map_or(Companion::NONE, Companion::of),
             priority: self.what.priority,
-            uncomputed: self.len - self.computed,
+            uncomputed: self.uncomputed(),
             max_draft: self.what.max_draft.min(self.what.prompt_len + self.what.new_len - self.len),
             slots_held: self.computed,
             running: self.running,
