@@ -27,6 +27,7 @@ use crate::plugins::registry::Registry;
 use crate::request::RequestError;
 use crate::self_test;
 use crate::step::StepBuffers;
+use crate::step_costs;
 use crate::text::{Tokenizer, TokenizerError};
 
 /// Slots that `num_slots = "auto"` takes at most.
@@ -137,6 +138,7 @@ impl Engine {
             first_guesses: Vec::new(),
         };
         core.first_guesses = self_test::look(&mut core);
+        step_costs::tell(&mut core);
         Ok(Self { core, kv })
     }
 }

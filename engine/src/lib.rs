@@ -19,6 +19,7 @@ pub mod score;
 pub mod self_test;
 pub mod sequence;
 pub mod step;
+mod step_costs;
 pub mod text;
 
 pub use build::BuildError;

@@ -31,7 +31,14 @@ pub fn assert_same_text_in_fewer_passes(config: &Path, options: &[&str]) {
     let scales = ["sampling.guidance_scale=1.0", "sampling.guidance_scale=1.4"];
     let cells = ["sampling.temperature=0.0", "sampling.temperature=0.8"].map(|one| scales.map(|scale| (one, scale)));
     for (temperature, scale) in cells.into_iter().flatten() {
-        let set = ["checks=true", "kv.num_slots=4096", "scheduler.plugin=\"cfg-pair\"", temperature, scale];
+        let set = [
+            "checks=true",
+            "kv.num_slots=4096",
+            "scheduler.plugin=\"cfg-pair\"",
+            "scheduler.options.policy=\"fixed\"",
+            temperature,
+            scale,
+        ];
         let plain = completions(&config.with_file_name("plain.toml"), &set);
         for options in options {
             let options = format!("proposer.options={{ {options} }}");

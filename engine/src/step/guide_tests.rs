@@ -23,7 +23,7 @@ fn engine(parts: &str) -> Engine {
     let libraries = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
     let text = format!(
         "checks = true\n[model]\npath = \"examples/models/tiny\"\ndtype = \"f32\"\n[kv]\ndtype = \"f32\"\nnum_slots = 2048\n\
-         [scheduler]\nplugin = \"cfg-pair\"\n{parts}[plugins]\ndirs = [{libraries:?}]\n"
+         [scheduler]\nplugin = \"cfg-pair\"\noptions = {{ policy = \"fixed\" }}\n{parts}[plugins]\ndirs = [{libraries:?}]\n"
     );
     Engine::new(config::parse(&text, "test", &root(), &[]).unwrap()).unwrap()
 }

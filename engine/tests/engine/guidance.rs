@@ -6,7 +6,7 @@ use foretoken::{Engine, FinishReason, Request, RequestError};
 
 use super::support::*;
 
-const PAIRS: &str = "[scheduler]\nplugin = \"cfg-pair\"\n";
+const PAIRS: &str = "[scheduler]\nplugin = \"cfg-pair\"\noptions = { policy = \"fixed\" }\n";
 const NEGATIVE: &str = "# A test of nothing\nimport";
 
 fn guided(sampling: &Sampling, scale: f32) -> Sampling {

@@ -45,9 +45,11 @@ pub fn try_config(parts: &str) -> Result<Config, config::ConfigError> {
     let dirs = format!("[plugins]\ndirs = [{:?}, {:?}]\n", build_folder(), build_folder().join("examples"));
     let dirs = if parts.contains("[plugins]") { String::new() } else { dirs };
     let model = if parts.contains("[model]") { "" } else { "[model]\npath = \"examples/models/tiny\"\n" };
+    let fixed = "[scheduler]\nplugin = \"fcfs\"\noptions = { policy = \"fixed\" }\n";
+    let scheduler = if parts.contains("[scheduler]") { "" } else { fixed };
     // Room for 16 of the prompts; the recount after every step takes time by the slot.
     let kv = if parts.contains("[kv]") { "" } else { "[kv]\nnum_slots = 12288\n" };
-    config::parse(&format!("checks = true\n{parts}\n{model}\n{kv}\n{dirs}"), "test", &root(), &[])
+    config::parse(&format!("checks = true\n{parts}\n{model}\n{scheduler}\n{kv}\n{dirs}"), "test", &root(), &[])
 }
 
 pub fn engine(parts: &str) -> Engine {

@@ -22,7 +22,8 @@ pub trait Scheduler: Send + Sized + 'static {
     /// Ends all requests with this error.
     fn schedule(&mut self, queue: &QueueView<'_>, plan: &mut Plan<'_>) -> Result<()>;
 
-    /// Learns what the step did and cost.
+    /// Learns what the step did and cost. Before the first request come reports without sequences: passes of a few sizes
+    /// that the engine has timed.
     fn observe(&mut self, report: &StepReport<'_>) {
         let _ = report;
     }

@@ -1,11 +1,12 @@
 //! The parts `fcfs` and `cfg-pair`: how the queue becomes units, and planned units a plan.
 //!
 //! `fcfs` plans every sequence by itself and says so by `supports_pairs`, upon which the engine refuses guidance;
-//! `cfg-pair` plans the two of a pair as one. Nothing else tells them apart. They learn nothing from reports: with the
-//! `fixed` policy a plan is a function of the queue alone, so runs repeat exactly.
+//! `cfg-pair` plans the two of a pair as one. Nothing else tells them apart. With the `fixed` policy they learn nothing
+//! from reports: a plan is a function of the queue alone, so runs repeat exactly.
 
-use foretoken_plugin_api::{Error, Host, Plan, QueueSequence, QueueView, Result, Scheduler};
+use foretoken_plugin_api::{Error, Host, Plan, QueueSequence, QueueView, Result, Scheduler, StepReport};
 
+use crate::control::{Adaptive, Control};
 use crate::planner::{Limits, Planner};
 use crate::unit::Unit;
 use crate::{FcfsOptions, Policy};
@@ -19,6 +20,7 @@ pub struct CfgPair(Queue);
 /// What both are.
 struct Queue {
     planner: Planner,
+    control: Control,
     gathered: Vec<Unit>,
 }
 
@@ -26,7 +28,6 @@ impl Queue {
     /// For a host that runs at most `max_sequences` in a step, if it knows.
     fn new(name: &str, options: &FcfsOptions, max_sequences: Option<u32>) -> Result<Self> {
         let FcfsOptions { max_num_seqs, max_num_batched_tokens, .. } = *options;
-        let Policy::Fixed = options.policy;
         if max_num_seqs == 0 {
             return Err(Error::options(format!("{name}: max_num_seqs must be at least 1, got 0")));
         }
@@ -42,14 +43,21 @@ impl Queue {
             chunked_prefill: options.enable_chunked_prefill,
             draft: options.num_speculative_tokens,
         });
-        Ok(Self { planner, gathered: Vec::new() })
+        let control = match options.policy {
+            Policy::Fixed => Control::Fixed,
+            Policy::Adaptive => Control::Adaptive(Adaptive::new(options.min_speculative_tokens)),
+            Policy::CostAware => Control::CostAware(Box::default()),
+        };
+        Ok(Self { planner, control, gathered: Vec::new() })
     }
 
     fn schedule(&mut self, gather: fn(&[QueueSequence], &mut Vec<Unit>), queue: &QueueView<'_>, plan: &mut Plan<'_>) {
         let sequences = queue.sequences();
         self.gathered.clear();
         gather(sequences, &mut self.gathered);
+        self.control.limit(&mut self.gathered, sequences);
         let planned = self.planner.plan(self.gathered.iter().copied(), &queue.kv);
+        self.control.planned(planned, sequences);
         for unit in planned.iter().filter(|unit| unit.preempted) {
             let running = unit.places().iter().filter(|place| sequences[**place].running);
             running.for_each(|place| plan.preempt(sequences[*place].id));
@@ -104,6 +112,10 @@ impl Scheduler for Fcfs {
         self.0.schedule(singles, queue, plan);
         Ok(())
     }
+
+    fn observe(&mut self, report: &StepReport<'_>) {
+        self.0.control.observe(report);
+    }
 }
 
 impl Scheduler for CfgPair {
@@ -116,6 +128,10 @@ impl Scheduler for CfgPair {
     fn schedule(&mut self, queue: &QueueView<'_>, plan: &mut Plan<'_>) -> Result<()> {
         self.0.schedule(pairs, queue, plan);
         Ok(())
+    }
+
+    fn observe(&mut self, report: &StepReport<'_>) {
+        self.0.control.observe(report);
     }
 
     fn supports_pairs(&self) -> bool {

@@ -1,9 +1,11 @@
 //! The schedulers `fcfs` and `cfg-pair`: first come, first served, with chunked prefill and preemption by recomputing.
 //!
 //! [`Fcfs`] and [`CfgPair`] are the parts; they turn the queue into [`Unit`]s, a sequence or a pair each, and planned units
-//! into lines of the plan. [`Planner`] decides, and knows only units. `share` splits a draft budget evenly.
+//! into lines of the plan. [`Planner`] decides, and knows only units. `share` splits a draft budget evenly; [`control`] sets
+//! how much each unit may draft.
 #![forbid(unsafe_code)]
 
+pub mod control;
 mod fcfs;
 mod planner;
 mod share;
@@ -33,14 +35,22 @@ pub struct FcfsOptions {
     pub policy: Policy,
     /// Most draft nodes of one sequence; without it, what the proposer and the request allow.
     pub num_speculative_tokens: Option<u32>,
+    /// Fewest draft nodes of one sequence under the `adaptive` policy.
+    pub min_speculative_tokens: u32,
 }
 
 /// How drafts are sized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// As large as allowed, less only where rows or slots are short.
+    /// As large as allowed, less only where rows or slots are short. The only policy under which a plan depends on the
+    /// queue alone.
     Fixed,
+    /// Each sequence by its own acceptance: a node more above 0.85, one less below 0.55.
+    Adaptive,
+    /// As many nodes, over all sequences, as make tokens come fastest by what passes and drafts cost and how many guesses
+    /// are kept; none where plain decoding is faster.
+    CostAware,
 }
 
 impl Default for FcfsOptions {
@@ -49,8 +59,9 @@ impl Default for FcfsOptions {
             max_num_seqs: 64,
             max_num_batched_tokens: 2048,
             enable_chunked_prefill: true,
-            policy: Policy::Fixed,
+            policy: Policy::CostAware,
             num_speculative_tokens: None,
+            min_speculative_tokens: 1,
         }
     }
 }

@@ -31,7 +31,7 @@ fn wrong_options_are_refused_by_name() {
     let make = Registry::new(config.plugins).find(&config.scheduler).unwrap().scheduler().unwrap();
     let host = FakeHost::new(ToyModel::new(16, 1)).shared().handle();
     let cases = [
-        ("policy = \"greedy\"", "expected `fixed`"),
+        ("policy = \"greedy\"", "`cost-aware`"),
         ("max_seqs = 3", "max_num_seqs"),
         ("max_num_seqs = 0", "at least 1"),
         ("max_num_batched_tokens = 9", "got 9 for 64"),

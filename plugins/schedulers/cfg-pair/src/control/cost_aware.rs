@@ -1,0 +1,173 @@
+//! The `cost-aware` policy: as many nodes as make tokens come fastest, perhaps none.
+//!
+//! A step of n sequences with budgets k gives n + kept(k) tokens and takes pass(n + drafted(k)) + draft(k). Budgets are
+//! handed out at one price for all: a sequence takes nodes as long as each is kept more often than the price, and of a
+//! ladder of prices the one with most tokens a second is taken. So a sequence whose guesses are good drafts at the cost of
+//! one whose are not, and beside many others, where rows are dear, all draft less.
+//!
+//! What is measured is noisy, so a change must pay: speculation starts only where it promises a few percent more than plain
+//! decoding, and a price stays until another is better by more than noise. Where it has stopped, a draft is tried now and
+//! then, so seldom that the tries cost a percent.
+
+use std::collections::HashMap;
+
+use foretoken_plugin_api::{QueueSequence, SeqId, StepReport};
+
+use super::acceptance::{Acceptance, BUDGETS, Expected};
+use super::costs::Costs;
+use super::{forget, leader};
+use crate::unit::Unit;
+
+/// Prices, in tokens a node: from none at all to all.
+const PRICES: [f32; 12] = [2.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.07, 0.03];
+/// Speculation must promise this much over plain decoding, and a price over the last one.
+const PAYS: f32 = 1.04;
+const BETTER: f32 = 1.03;
+/// What tries may cost, as a share of the time.
+const TRIES: f32 = 0.01;
+/// The budget of a try, and the fewest steps between two.
+const TRY: u32 = 3;
+const BETWEEN_TRIES: f32 = 24.0;
+
+/// What has been learned.
+#[derive(Default)]
+pub struct CostAware {
+    costs: Costs,
+    all: Acceptance,
+    sequences: HashMap<SeqId, State>,
+    /// The price of the last step, as a place in [`PRICES`]; 0 is plain decoding.
+    price: usize,
+    /// Plain steps since the last draft.
+    plain_steps: f32,
+    curves: Vec<Curve>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    acceptance: Acceptance,
+    /// What the plan allowed.
+    budget: u32,
+}
+
+/// What each budget of a unit is expected to give, the place of the unit, and its width.
+#[derive(Debug, Clone, Copy)]
+struct Curve {
+    place: usize,
+    width: u32,
+    most: u32,
+    expected: [Expected; BUDGETS.len()],
+}
+
+impl Curve {
+    /// The budget at `price`, and what it gives.
+    fn at(&self, price: f32) -> (u32, Expected) {
+        let (mut budget, mut best) = (0, Expected::default());
+        for (most, expected) in BUDGETS.iter().zip(&self.expected) {
+            let nodes = expected.drafted - best.drafted;
+            let pays = expected.kept - best.kept > price * nodes * self.width as f32 && nodes > 0.0;
+            if pays {
+                (budget, best) = ((*most).min(self.most), *expected);
+            }
+            if *most >= self.most {
+                break;
+            }
+        }
+        (budget, best)
+    }
+}
+
+impl CostAware {
+    /// Lowers `max_draft` to what pays.
+    pub fn limit(&mut self, units: &mut [Unit], sequences: &[QueueSequence]) {
+        forget(&mut self.sequences, sequences);
+        self.curves.clear();
+        let (mut rows, mut anchors) = (0.0, 0.0);
+        for (place, unit) in units.iter().enumerate().filter(|(_, unit)| unit.decodes() && unit.running) {
+            rows += unit.width as f32;
+            anchors += 1.0;
+            if unit.max_draft > 0 {
+                let known = self.sequences.entry(leader(unit, sequences)).or_default();
+                let expected = known.acceptance.expected(Some(&self.all), unit.max_draft);
+                self.curves.push(Curve { place, width: unit.width, most: unit.max_draft, expected });
+            }
+        }
+        if self.curves.is_empty() {
+            return;
+        }
+        let speed = |price: usize| self.speed(price, rows, anchors);
+        let (plain, last) = (speed(0), speed(self.price));
+        let best = (1..PRICES.len()).map(|price| (price, speed(price))).max_by(|a, b| a.1.total_cmp(&b.1));
+        let (price, fastest) = best.unwrap_or((0, plain));
+        self.price = match () {
+            () if !self.costs.is_known() => PRICES.len() / 2,
+            () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 } => 0,
+            () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
+            () => price,
+        };
+        let tries = self.price == 0 && self.is_time_to_try(rows);
+        for curve in &self.curves {
+            let unit = &mut units[curve.place];
+            unit.max_draft = if tries { TRY.min(curve.most) } else { curve.at(PRICES[self.price]).0 };
+        }
+    }
+
+    /// Tokens a nanosecond at a price.
+    fn speed(&self, price: usize, rows: f32, anchors: f32) -> f32 {
+        let (mut kept, mut drafted, mut largest, mut drafting) = (0.0, 0.0, 0, 0);
+        for curve in &self.curves {
+            let (budget, expected) = curve.at(PRICES[price]);
+            kept += expected.kept;
+            drafted += expected.drafted * curve.width as f32;
+            largest = largest.max(budget);
+            drafting += usize::from(budget > 0);
+        }
+        let draft = if drafting > 0 { self.costs.draft(drafting, largest) } else { 0.0 };
+        (anchors + kept) / (self.costs.pass(rows + drafted) + draft)
+    }
+
+    fn is_time_to_try(&self, rows: f32) -> bool {
+        let plain = self.costs.pass(rows);
+        let nodes: u32 = self.curves.iter().map(|curve| TRY.min(curve.most) * curve.width).sum();
+        let extra = self.costs.pass(rows + nodes as f32) + self.costs.draft(self.curves.len(), TRY) - plain;
+        self.plain_steps >= BETWEEN_TRIES.max(extra / (TRIES * plain).max(1.0))
+    }
+
+    /// Remembers what the planner allowed.
+    pub fn planned(&mut self, units: &[Unit], sequences: &[QueueSequence]) {
+        let mut drafts = false;
+        for unit in units.iter().filter(|unit| unit.decodes() && unit.rows > 0) {
+            if let Some(state) = self.sequences.get_mut(&leader(unit, sequences)) {
+                state.budget = unit.draft;
+                drafts |= unit.draft > 0;
+            }
+        }
+        self.plain_steps = if drafts { 0.0 } else { self.plain_steps + 1.0 };
+    }
+
+    /// Learns from a step; one that nobody had a part in is a measurement of the engine's.
+    pub fn observe(&mut self, report: &StepReport<'_>) {
+        let reports = report.sequences();
+        let only_decodes = reports.iter().all(|report| report.rows == report.drafted + 1);
+        if only_decodes && report.rows > 0 {
+            self.costs.add_pass(report.rows, report.forward_ns as f32);
+        }
+        let (mut largest, mut drafting) = (0, 0);
+        for report in reports {
+            if report.finished {
+                self.sequences.remove(&report.id);
+                continue;
+            }
+            let Some(state) = self.sequences.get_mut(&report.id) else { continue };
+            let budget = std::mem::take(&mut state.budget);
+            if budget > 0 {
+                state.acceptance.add(budget, report.drafted, report.accepted);
+                self.all.add(budget, report.drafted, report.accepted);
+                largest = largest.max(budget);
+                drafting += 1;
+            }
+        }
+        if drafting > 0 {
+            self.costs.add_draft(drafting, largest, report.draft_ns as f32);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a step costs: the target's pass by rows, drafting by budget.
+//!
+//! The engine reports passes of a few sizes when it starts, and every step after that. Between sizes the cost is a line.
+//! As texts grow all passes get slower together, so what is learned of one size moves the others too.
+
+use super::acceptance::{BUDGETS, level};
+
+/// The sizes that are told apart: row counts.
+const SIZES: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+/// Weight of the latest pass in a size's cost, and in that of all sizes.
+const LATEST: f32 = 0.1;
+const COMMON: f32 = 0.05;
+/// A single pass more times slower than expected than this is a disturbance, and counts as this.
+const DISTURBED: f32 = 2.0;
+
+/// Batches that are told apart when drafting is timed: by powers of two.
+const BATCHES: usize = 10;
+
+/// Costs in nanoseconds.
+#[derive(Debug, Clone)]
+pub struct Costs {
+    passes: [f32; SIZES.len()],
+    drafts: [[f32; BUDGETS.len()]; BATCHES],
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { passes: [0.0; SIZES.len()], drafts: [[0.0; BUDGETS.len()]; BATCHES] }
+    }
+}
+
+impl Costs {
+    /// Whether any pass has been seen.
+    pub fn is_known(&self) -> bool {
+        self.passes.iter().any(|cost| *cost > 0.0)
+    }
+
+    /// A pass of `rows` rows took `took` nanoseconds.
+    pub fn add_pass(&mut self, rows: u32, took: f32) {
+        let expected = self.pass(rows as f32);
+        let place = SIZES.partition_point(|size| *size < rows).min(SIZES.len() - 1);
+        if self.passes[place] == 0.0 {
+            self.passes[place] = took;
+            return;
+        }
+        // A pass of another number of rows says what one of this size would have taken.
+        let ratio = (took / expected).min(DISTURBED);
+        for (other, cost) in self.passes.iter_mut().enumerate() {
+            let weight = if other == place { LATEST } else { COMMON };
+            *cost *= 1.0 + weight * (ratio - 1.0);
+        }
+    }
+
+    /// The cost of a pass of `rows` rows; 0 if none has been seen.
+    pub fn pass(&self, rows: f32) -> f32 {
+        let mut seen = SIZES.iter().zip(&self.passes).filter(|(_, cost)| **cost > 0.0);
+        let Some((size, cost)) = seen.next() else { return 0.0 };
+        let (mut before, mut at) = ((0.0, *cost * 0.9), (*size as f32, *cost));
+        for (size, cost) in seen {
+            if at.0 >= rows {
+                break;
+            }
+            // More rows never take less.
+            (before, at) = (at, (*size as f32, cost.max(at.1)));
+        }
+        let slope = if before.0 == 0.0 && rows <= at.0 { 0.0 } else { (at.1 - before.1) / (at.0 - before.0) };
+        (at.1 + slope * (rows - at.0)).max(before.1)
+    }
+
+    /// Drafting for `batch` sequences with this budget took `took` nanoseconds.
+    pub fn add_draft(&mut self, batch: usize, budget: u32, took: f32) {
+        let cost = &mut self.drafts[bucket(batch)][level(budget)];
+        *cost = if *cost == 0.0 { took.max(1.0) } else { *cost + LATEST * (took.min(4.0 * *cost) - *cost) };
+    }
+
+    /// The cost of drafting for `batch` sequences with this budget; where it was not seen, in proportion to the next
+    /// budget or batch that was.
+    pub fn draft(&self, batch: usize, budget: u32) -> f32 {
+        let (row, place) = (bucket(batch), level(budget));
+        let near = |row: usize| {
+            let seen = (0..BUDGETS.len()).filter(|other| self.drafts[row][*other] > 0.0);
+            let nearest = seen.min_by_key(|other| other.abs_diff(place))?;
+            let share = BUDGETS[place] as f32 / BUDGETS[nearest] as f32;
+            // Part of it does not depend on the budget: the rows of committed tokens.
+            Some(self.drafts[row][nearest] * (0.3 + 0.7 * share))
+        };
+        let rows = (0..BATCHES).filter_map(|other| near(other).map(|cost| (other, cost)));
+        let nearest = rows.min_by_key(|(other, _)| other.abs_diff(row));
+        nearest.map_or(0.0, |(other, cost)| cost * 2f32.powi(row as i32 - other as i32).max(1.0))
+    }
+}
+
+fn bucket(batch: usize) -> usize {
+    (usize::BITS - batch.leading_zeros()).saturating_sub(1).min(BATCHES as u32 - 1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_lie_on_lines_between_what_was_seen_and_move_together() {
+        let mut costs = Costs::default();
+        assert!(!costs.is_known() && costs.pass(3.0) == 0.0);
+        [(1, 100.0), (4, 130.0), (8, 210.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took));
+        let near = |rows: f32, cost: f32| {
+            let found = costs.pass(rows);
+            assert!((found - cost).abs() < 1.0, "{rows} rows: {found}, expected {cost}");
+        };
+        near(1.0, costs.passes[0]);
+        near(6.0, f32::midpoint(costs.pass(4.0), costs.pass(8.0)));
+        near(12.0, 2.0 * costs.pass(8.0) - costs.pass(4.0));
+        let before = costs.pass(1.0);
+        (0..200).for_each(|_| costs.add_pass(8, 420.0));
+        assert!((costs.pass(8.0) - 420.0).abs() < 2.0);
+        assert!(costs.pass(1.0) > 1.2 * before, "all passes got slower");
+    }
+
+    #[test]
+    fn drafting_is_in_proportion_to_what_was_seen() {
+        let mut costs = Costs::default();
+        assert_eq!(costs.draft(1, 8), 0.0);
+        costs.add_draft(1, 8, 800.0);
+        assert_eq!(costs.draft(1, 8), 800.0);
+        assert!((300.0..800.0).contains(&costs.draft(1, 2)));
+        assert!(costs.draft(4, 8) > 2.0 * costs.draft(1, 8));
+    }
+}

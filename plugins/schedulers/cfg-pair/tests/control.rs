@@ -1,0 +1,161 @@
+//! Draft control against a machine of arithmetic: passes and drafts cost what a formula says, guesses are right by chance.
+//!
+//! Time here is a sum, not a clock, so what a policy makes of a machine is the same in every run.
+
+use foretoken_cfg_pair::{Fcfs, FcfsOptions, Policy};
+use foretoken_plugin_api::testkit::{FakeHost, RecordingPlan, ToyModel};
+use foretoken_plugin_api::types::plan::Companion;
+use foretoken_plugin_api::{
+    KvStats, Plan, QueueSequence, QueueView, RequestId, Scheduler, SeqId, SequenceReport, StepReport,
+};
+
+/// What a machine and a proposer cost, in microseconds, and how often a guess is right.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    /// A pass of so many rows.
+    pass: fn(f64) -> f64,
+    /// Drafting for so many sequences with so large a budget.
+    draft: fn(f64, f64) -> f64,
+    /// Chance of a sequence's guess, if those before it were right, in a step.
+    right: fn(u64, u64) -> f64,
+}
+
+/// Memory-bound: reading the weights is what a pass costs, up to some rows.
+fn wide(rows: f64) -> f64 {
+    10_000.0_f64.max(600.0 * rows) + 40.0 * rows
+}
+
+/// Cache-bound: every row costs.
+fn narrow(rows: f64) -> f64 {
+    800.0 + 350.0 * rows
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn scheduler(policy: Policy, cap: Option<u32>) -> Fcfs {
+    let options = FcfsOptions { policy, num_speculative_tokens: cap, ..FcfsOptions::default() };
+    let host = FakeHost::new(ToyModel::new(16, 1)).with_facts(|facts| facts.max_sequences = 0);
+    Fcfs::new(options, host.shared().handle()).unwrap()
+}
+
+/// Microseconds a token of `batch` sequences over `steps` steps, every clock reading off by up to a tenth.
+fn cost(scheduler: &mut Fcfs, machine: Machine, (batch, steps, seed): (u64, u64, u64)) -> f64 {
+    let mut random = Random(seed);
+    let nanoseconds = |micros: f64, random: &mut Random| (micros * (0.95 + 0.1 * random.next()) * 1e3) as u64;
+    for rows in [1, 2, 4, 8, 16, 32] {
+        let took = nanoseconds((machine.pass)(f64::from(rows)), &mut random);
+        scheduler.observe(&StepReport::new(&[], rows, 0, took));
+    }
+    let sequence = |id: u64| QueueSequence {
+        id: SeqId(id),
+        request: RequestId(id),
+        companion: Companion::NONE,
+        priority: 0,
+        uncomputed: 1,
+        max_draft: 8,
+        slots_held: 100,
+        running: true,
+    };
+    let queue: Vec<_> = (0..batch).map(sequence).collect();
+    let held = 100 * batch as u32;
+    let kv = KvStats { total: held + 100_000, free: 100_000, held, cached: 0 };
+    let (mut time, mut tokens) = (0.0, 0.0);
+    for step in 0..steps {
+        let mut plan = RecordingPlan::default();
+        scheduler.schedule(&QueueView::new(&queue, kv), &mut Plan::new(&mut plan)).unwrap();
+        let mut reports = Vec::new();
+        let (mut rows, mut largest, mut drafting) = (0.0, 0.0_f64, 0.0);
+        for (id, _, drafted) in plan.runs() {
+            let right = (machine.right)(id.0, step);
+            let accepted = (0..drafted).take_while(|_| random.next() < right).count() as u32;
+            rows += f64::from(1 + drafted);
+            largest = largest.max(f64::from(drafted));
+            drafting += f64::from(u32::from(drafted > 0));
+            tokens += f64::from(1 + accepted);
+            reports.push(SequenceReport { id, rows: 1 + drafted, drafted, accepted, finished: false });
+        }
+        let draft = if drafting > 0.0 { (machine.draft)(drafting, largest) } else { 0.0 };
+        let pass = (machine.pass)(rows);
+        time += pass + draft;
+        let (draft, pass) = (nanoseconds(draft, &mut random), nanoseconds(pass, &mut random));
+        scheduler.observe(&StepReport::new(&reports, rows as u32, draft, pass));
+    }
+    time / tokens
+}
+
+fn fixed(machine: Machine, run: (u64, u64, u64), nodes: u32) -> f64 {
+    cost(&mut scheduler(Policy::Fixed, Some(nodes)), machine, run)
+}
+
+#[test]
+fn cost_aware_is_never_slower_than_plain_and_near_the_best_fixed_length() {
+    let cheap = |_: f64, _: f64| 2.0;
+    let head = |batch: f64, nodes: f64| 500.0 + 60.0 * batch + 400.0 * nodes;
+    let machines = [
+        ("copies, memory-bound", Machine { pass: wide, draft: cheap, right: |_, _| 0.8 }),
+        ("copies, cache-bound", Machine { pass: narrow, draft: cheap, right: |_, _| 0.8 }),
+        ("a good head, memory-bound", Machine { pass: wide, draft: head, right: |_, _| 0.75 }),
+        ("a good head, cache-bound", Machine { pass: narrow, draft: head, right: |_, _| 0.75 }),
+        ("a useless head, memory-bound", Machine { pass: wide, draft: head, right: |_, _| 0.02 }),
+        ("a useless head, cache-bound", Machine { pass: narrow, draft: head, right: |_, _| 0.02 }),
+        (
+            "some texts easy, some hard",
+            Machine { pass: wide, draft: cheap, right: |id, _| if id % 2 == 0 { 0.9 } else { 0.1 } },
+        ),
+    ];
+    for (name, machine) in machines {
+        for batch in [1, 4, 16, 64] {
+            let (mut own, mut lengths) = (0.0, [0.0; 4]);
+            for run in (1..=8).map(|seed| (batch, 600, seed)) {
+                let (one, plain) =
+                    (cost(&mut scheduler(Policy::CostAware, None), machine, run), fixed(machine, run, 0));
+                assert!(one < plain / 0.97, "{name}, {run:?}: {one} us a token, plain {plain}");
+                own += one;
+                lengths.iter_mut().zip([0, 2, 4, 8]).for_each(|(sum, nodes)| *sum += fixed(machine, run, nodes));
+            }
+            let best = lengths.into_iter().fold(f64::INFINITY, f64::min);
+            println!("{name}, {batch}: {:.3} of plain, {:.3} of the best fixed", lengths[0] / own, best / own);
+            assert!(own < best * 1.08, "{name}, {batch}: {own} us for 8 tokens, fixed 0, 2, 4, 8: {lengths:?}");
+        }
+    }
+}
+
+/// The text changes from easy to hard and back: drafts stop, and begin again.
+#[test]
+fn cost_aware_stops_and_starts_with_the_text() {
+    let machine =
+        Machine { pass: narrow, draft: |_, _| 200.0, right: |_, step| if (step / 1000) % 2 == 0 { 0.9 } else { 0.02 } };
+    let own = cost(&mut scheduler(Policy::CostAware, None), machine, (1, 4000, 9));
+    let (plain, eight) = (fixed(machine, (1, 4000, 9), 0), fixed(machine, (1, 4000, 9), 8));
+    assert!(own < 0.85 * plain && own < 0.95 * eight, "{own} us a token, plain {plain}, 8 nodes {eight}");
+}
+
+#[test]
+fn adaptive_follows_each_sequences_own_acceptance() {
+    let right = |id: u64, _: u64| if id == 0 { 0.99 } else { 0.2 };
+    let machine = Machine { pass: wide, draft: |_, _| 0.0, right };
+    let mut adaptive = scheduler(Policy::Adaptive, None);
+    cost(&mut adaptive, machine, (2, 60, 9));
+    let sequence = |id: u64| QueueSequence {
+        id: SeqId(id),
+        request: RequestId(id),
+        companion: Companion::NONE,
+        priority: 0,
+        uncomputed: 1,
+        max_draft: 8,
+        slots_held: 100,
+        running: true,
+    };
+    let mut plan = RecordingPlan::default();
+    let kv = KvStats { total: 1000, free: 800, held: 200, cached: 0 };
+    adaptive.schedule(&QueueView::new(&[sequence(0), sequence(1)], kv), &mut Plan::new(&mut plan)).unwrap();
+    let drafts: Vec<u32> = plan.runs().map(|run| run.2).collect();
+    assert!(drafts[0] >= 6 && drafts[1] <= 2, "{drafts:?}");
+}
