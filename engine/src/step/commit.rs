@@ -48,7 +48,7 @@ pub fn commit(core: &mut Core, mut reservation: Reservation<'_>) -> Result<(), F
 /// Writes the kept rows' hidden states to the lanes that asked for them.
 fn fill_hidden_lanes(core: &mut Core, reservation: &Reservation<'_>, index: usize, first_row: usize) {
     let buffers = &mut core.buffers;
-    if buffers.hidden_layers.is_empty() || core.queue[index].branch == Branch::Unconditional {
+    if buffers.hidden_layers.is_empty() {
         return;
     }
     let width = core.target.decoder.architecture().hidden_size;
@@ -106,7 +106,8 @@ pub fn drop_template(core: &mut Core, kv: &mut LoadedKv, template: &Template) {
     unshare(core, template.key);
 }
 
-fn unshare(core: &mut Core, key: (RequestId, Branch)) {
+/// The completions compute or find their prompts alone.
+pub fn unshare(core: &mut Core, key: (RequestId, Branch)) {
     let siblings = core.queue.iter_mut().filter(|sequence| sequence.prompt_key() == key);
     siblings.for_each(|sequence| sequence.sharing = Sharing::None);
 }

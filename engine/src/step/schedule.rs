@@ -205,7 +205,12 @@ fn admit(core: &mut Core, kv: &mut LoadedKv, index: usize) -> foretoken_plugin_a
         return Ok(());
     }
     let cached = kv.admit(sequence.id, &sequence.tokens)?;
-    sequence.computed = cached.min(sequence.plannable().saturating_sub(1));
+    sequence.computed = cached.min(sequence.tokens.len() - 1);
     sequence.admitted = true;
+    if sequence.sharing == Sharing::Leader && sequence.computed + 1 == sequence.prompt_len {
+        // There is nothing left to compute for the others, who will find it as this one did.
+        let key = sequence.prompt_key();
+        super::commit::unshare(core, key);
+    }
     Ok(())
 }

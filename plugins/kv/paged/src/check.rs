@@ -11,7 +11,8 @@ use crate::pool::{BlockId, List, SlotPool};
 type Balance = Result<(), String>;
 
 impl Paged {
-    pub(crate) fn recount(&self) -> Balance {
+    /// `kept` are references beside those of the sequences. Returns how many sequences hold each slot.
+    pub(crate) fn recount(&self, kept: &[u32]) -> Result<Vec<u32>, String> {
         let mut holders = vec![0; self.pool.refs.len()];
         let mut last_holder = vec![None; self.pool.refs.len()];
         for (id, sequence) in &self.sequences {
@@ -31,11 +32,16 @@ impl Paged {
         }
         for (id, sequence) in &self.sequences {
             let reserved = &sequence.slots[sequence.committed_len..];
-            if let Some(slot) = reserved.iter().find(|slot| holders[slot.index()] != 1) {
+            let is_shared =
+                |slot: &&Slot| holders[slot.index()] != 1 || kept.get(slot.index()).is_some_and(|kept| *kept > 0);
+            if let Some(slot) = reserved.iter().find(is_shared) {
                 return Err(format!("sequence {}: its reserved slot {} is shared", id.0, slot.0));
             }
         }
-        self.pool.recount(&holders)
+        let kept = kept.iter().copied().chain(std::iter::repeat(0));
+        let references: Vec<u32> = holders.iter().zip(kept).map(|(holders, kept)| holders + kept).collect();
+        self.pool.recount(&references)?;
+        Ok(holders)
     }
 }
 

@@ -172,6 +172,6 @@ impl KvManager for Paged {
     }
 
     fn check(&self) -> Result<()> {
-        self.recount().map_err(|what| Error::failed(format!("paged: {what}")))
+        self.recount(&[]).map(drop).map_err(|what| Error::failed(format!("paged: {what}")))
     }
 }
