@@ -34,9 +34,8 @@ fn their_configs_load_them_and_they_conform() {
 
 #[test]
 fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
-    for name in ["eagle", "mtp"] {
+    for (name, head) in [("eagle", "tiny-eagle3"), ("mtp", "tiny-mtp")] {
         let file = config_file(&format!("{name}.toml"));
-        let head = if name == "eagle" { "tiny-eagle3" } else { "tiny-mtp" };
         let options = [
             "tree = { nodes = 24, depth = 6, branch = 6 }",
             "num_speculative_tokens = 5",
@@ -46,6 +45,14 @@ fn the_text_is_that_of_plain_decoding_in_fewer_passes() {
         let options = options.map(|form| format!("model = \"../examples/models/{head}\", {form}"));
         assert_same_text_in_fewer_passes(&file, &options.each_ref().map(String::as_str));
     }
+}
+
+/// EAGLE-1's head, a chain and a tree.
+#[test]
+fn the_first_eagle_writes_the_same_text_too() {
+    let options = ["num_speculative_tokens = 5", "tree = { nodes = 24, depth = 6, branch = 6 }"];
+    let options = options.map(|form| format!("model = \"../examples/models/tiny-eagle\", {form}"));
+    assert_same_text_in_fewer_passes(&config_file("eagle.toml"), &options.each_ref().map(String::as_str));
 }
 
 /// The shipped head with its vocabulary moved by one token.
