@@ -45,15 +45,8 @@ fn scheduler(policy: Policy, cap: Option<u32>) -> Fcfs {
     Fcfs::new(options, host.shared().handle()).unwrap()
 }
 
-/// Microseconds a token of `batch` sequences over `steps` steps, every clock reading off by up to a tenth.
-fn cost(scheduler: &mut Fcfs, machine: Machine, (batch, steps, seed): (u64, u64, u64)) -> f64 {
-    let mut random = Random(seed);
-    let nanoseconds = |micros: f64, random: &mut Random| (micros * (0.95 + 0.1 * random.next()) * 1e3) as u64;
-    for rows in [1, 2, 4, 8, 16, 32] {
-        let took = nanoseconds((machine.pass)(f64::from(rows)), &mut random);
-        scheduler.observe(&StepReport::new(&[], rows, 0, took));
-    }
-    let sequence = |id: u64| QueueSequence {
+fn decoding(id: u64) -> QueueSequence {
+    QueueSequence {
         id: SeqId(id),
         request: RequestId(id),
         companion: Companion::NONE,
@@ -62,8 +55,18 @@ fn cost(scheduler: &mut Fcfs, machine: Machine, (batch, steps, seed): (u64, u64,
         max_draft: 8,
         slots_held: 100,
         running: true,
-    };
-    let queue: Vec<_> = (0..batch).map(sequence).collect();
+    }
+}
+
+/// Microseconds a token of `batch` sequences over `steps` steps, every clock reading off by up to a tenth.
+fn cost(scheduler: &mut Fcfs, machine: Machine, (batch, steps, seed): (u64, u64, u64)) -> f64 {
+    let mut random = Random(seed);
+    let nanoseconds = |micros: f64, random: &mut Random| (micros * (0.95 + 0.1 * random.next()) * 1e3) as u64;
+    for rows in [1, 2, 4, 8, 16, 32] {
+        let took = nanoseconds((machine.pass)(f64::from(rows)), &mut random);
+        scheduler.observe(&StepReport::new(&[], rows, 0, took));
+    }
+    let queue: Vec<_> = (0..batch).map(decoding).collect();
     let held = 100 * batch as u32;
     let kv = KvStats { total: held + 100_000, free: 100_000, held, cached: 0 };
     let (mut time, mut tokens) = (0.0, 0.0);
@@ -143,19 +146,9 @@ fn adaptive_follows_each_sequences_own_acceptance() {
     let machine = Machine { pass: wide, draft: |_, _| 0.0, right };
     let mut adaptive = scheduler(Policy::Adaptive, None);
     cost(&mut adaptive, machine, (2, 60, 9));
-    let sequence = |id: u64| QueueSequence {
-        id: SeqId(id),
-        request: RequestId(id),
-        companion: Companion::NONE,
-        priority: 0,
-        uncomputed: 1,
-        max_draft: 8,
-        slots_held: 100,
-        running: true,
-    };
     let mut plan = RecordingPlan::default();
     let kv = KvStats { total: 1000, free: 800, held: 200, cached: 0 };
-    adaptive.schedule(&QueueView::new(&[sequence(0), sequence(1)], kv), &mut Plan::new(&mut plan)).unwrap();
+    adaptive.schedule(&QueueView::new(&[decoding(0), decoding(1)], kv), &mut Plan::new(&mut plan)).unwrap();
     let drafts: Vec<u32> = plan.runs().map(|run| run.2).collect();
     assert!(drafts[0] >= 6 && drafts[1] <= 2, "{drafts:?}");
 }

@@ -25,6 +25,11 @@ const PAYS: f32 = 1.04;
 const BETTER: f32 = 1.03;
 /// What tries may cost, as a share of the time.
 const TRIES: f32 = 0.01;
+/// Where speculation promises less than this over plain decoding, a step without it is taken now and then, since what
+/// plain steps cost is else not seen.
+const CLOSE: f32 = 1.15;
+/// Steps between two of those.
+const BETWEEN_PLAIN: f32 = 24.0;
 /// The budget of a try, and the fewest steps between two.
 const TRY: u32 = 3;
 const BETWEEN_TRIES: f32 = 24.0;
@@ -37,8 +42,9 @@ pub struct CostAware {
     sequences: HashMap<SeqId, State>,
     /// The price of the last step, as a place in [`PRICES`]; 0 is plain decoding.
     price: usize,
-    /// Plain steps since the last draft.
+    /// Plain steps since the last draft, and steps with drafts since the last plain one.
     plain_steps: f32,
+    drafting_steps: f32,
     curves: Vec<Curve>,
 }
 
@@ -104,10 +110,13 @@ impl CostAware {
             () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
             () => price,
         };
-        let tries = self.price == 0 && self.is_time_to_try(rows);
+        // What drafting costs is not known before it was done, so the first drafts are small ones.
+        let tries = !self.costs.knows_drafting() || (self.price == 0 && self.is_time_to_try(rows));
+        let pauses = self.price > 0 && fastest < plain * CLOSE && self.drafting_steps >= BETWEEN_PLAIN;
+        let price = PRICES[if pauses { 0 } else { self.price }];
         for curve in &self.curves {
             let unit = &mut units[curve.place];
-            unit.max_draft = if tries { TRY.min(curve.most) } else { curve.at(PRICES[self.price]).0 };
+            unit.max_draft = if tries { TRY.min(curve.most) } else { curve.at(price).0 };
         }
     }
 
@@ -141,7 +150,9 @@ impl CostAware {
                 drafts |= unit.draft > 0;
             }
         }
-        self.plain_steps = if drafts { 0.0 } else { self.plain_steps + 1.0 };
+        let count = |before: f32, counts: bool| if counts { before + 1.0 } else { 0.0 };
+        self.plain_steps = count(self.plain_steps, !drafts);
+        self.drafting_steps = count(self.drafting_steps, drafts);
     }
 
     /// Learns from a step; one that nobody had a part in is a measurement of the engine's.

@@ -7,7 +7,7 @@ use super::acceptance::{BUDGETS, level};
 
 /// The sizes that are told apart: row counts.
 const SIZES: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-/// Weight of the latest pass in a size's cost, and in that of all sizes.
+/// Weight of the latest pass in a size's cost, once some were seen, and in that of all sizes.
 const LATEST: f32 = 0.1;
 const COMMON: f32 = 0.05;
 /// A single pass more times slower than expected than this is a disturbance, and counts as this.
@@ -20,12 +20,14 @@ const BATCHES: usize = 10;
 #[derive(Debug, Clone)]
 pub struct Costs {
     passes: [f32; SIZES.len()],
+    /// Passes of each size so far.
+    seen: [u16; SIZES.len()],
     drafts: [[f32; BUDGETS.len()]; BATCHES],
 }
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { passes: [0.0; SIZES.len()], drafts: [[0.0; BUDGETS.len()]; BATCHES] }
+        Self { passes: [0.0; SIZES.len()], seen: [0; SIZES.len()], drafts: [[0.0; BUDGETS.len()]; BATCHES] }
     }
 }
 
@@ -39,14 +41,16 @@ impl Costs {
     pub fn add_pass(&mut self, rows: u32, took: f32) {
         let expected = self.pass(rows as f32);
         let place = SIZES.partition_point(|size| *size < rows).min(SIZES.len() - 1);
+        self.seen[place] = self.seen[place].saturating_add(1);
         if self.passes[place] == 0.0 {
             self.passes[place] = took;
             return;
         }
+        let latest = (1.0 / f32::from(self.seen[place])).max(LATEST);
         // A pass of another number of rows says what one of this size would have taken.
         let ratio = (took / expected).min(DISTURBED);
         for (other, cost) in self.passes.iter_mut().enumerate() {
-            let weight = if other == place { LATEST } else { COMMON };
+            let weight = if other == place { latest } else { COMMON };
             *cost *= 1.0 + weight * (ratio - 1.0);
         }
     }
@@ -71,6 +75,11 @@ impl Costs {
     pub fn add_draft(&mut self, batch: usize, budget: u32, took: f32) {
         let cost = &mut self.drafts[bucket(batch)][level(budget)];
         *cost = if *cost == 0.0 { took.max(1.0) } else { *cost + LATEST * (took.min(4.0 * *cost) - *cost) };
+    }
+
+    /// Whether drafting was ever timed.
+    pub fn knows_drafting(&self) -> bool {
+        self.drafts.iter().flatten().any(|cost| *cost > 0.0)
     }
 
     /// The cost of drafting for `batch` sequences with this budget; where it was not seen, in proportion to the next
@@ -111,6 +120,7 @@ mod tests {
         near(6.0, f32::midpoint(costs.pass(4.0), costs.pass(8.0)));
         near(12.0, 2.0 * costs.pass(8.0) - costs.pass(4.0));
         let before = costs.pass(1.0);
+        (0..20).for_each(|_| costs.add_pass(8, 210.0));
         (0..200).for_each(|_| costs.add_pass(8, 420.0));
         assert!((costs.pass(8.0) - 420.0).abs() < 2.0);
         assert!(costs.pass(1.0) > 1.2 * before, "all passes got slower");
