@@ -1,6 +1,6 @@
 //! Single plans: who gets which rows and drafts out of a queue written by hand.
 
-use foretoken_cfg_pair::{CfgPair, Fcfs, FcfsOptions};
+use foretoken_cfg_pair::{CfgPair, Fcfs, FcfsOptions, Policy};
 use foretoken_plugin_api::testkit::{FakeHost, RecordingPlan, ToyModel};
 use foretoken_plugin_api::types::plan::Companion;
 use foretoken_plugin_api::{Host, KvStats, Plan, QueueSequence, QueueView, RequestId, Scheduler, SeqId};
@@ -50,7 +50,7 @@ fn plan(options: &FcfsOptions, queue: &[QueueSequence], free: u32) -> Lines {
 }
 
 fn rows(max_num_batched_tokens: u32) -> FcfsOptions {
-    FcfsOptions { max_num_seqs: 4, max_num_batched_tokens, ..FcfsOptions::default() }
+    FcfsOptions { max_num_seqs: 4, max_num_batched_tokens, policy: Policy::Fixed, ..FcfsOptions::default() }
 }
 
 #[test]
