@@ -101,8 +101,7 @@ impl Engine {
         let mut parts = Parts { registry: Registry::new(config.plugins.clone()), shared: Arc::clone(&shared) };
         let (scheduler, plans_pairs) = parts.scheduler(&config.scheduler)?;
         if config.sampling.runs_pairs() && !plans_pairs {
-            let (scale, scheduler) = (config.sampling.guidance_scale, config.scheduler.name.clone());
-            return Err(RequestError::NoPairs { scale, scheduler }.into());
+            return Err(RequestError::no_pairs(&config.sampling, &config.scheduler.name).into());
         }
         let kv = parts.kv(&config.kv, num_slots)?;
         let (sampler, guarantees) = parts.sampler(&config.sampler)?;

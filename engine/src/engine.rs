@@ -265,8 +265,7 @@ impl Core {
             vec![(Branch::Alone, negative()?)]
         } else if sampling.runs_pairs() {
             if !self.plans_pairs {
-                let (scale, scheduler) = (sampling.guidance_scale, self.config.scheduler.name.clone());
-                return Err(RequestError::NoPairs { scale, scheduler });
+                return Err(RequestError::no_pairs(sampling, &self.config.scheduler.name));
             }
             vec![(Branch::Conditional, request.prompt.clone()), (Branch::Unconditional, negative()?)]
         } else {

@@ -87,6 +87,13 @@ pub enum RequestError {
     StopNeedsText,
 }
 
+impl RequestError {
+    /// Guidance by `sampling` under a scheduler that does not plan pairs.
+    pub fn no_pairs(sampling: &Sampling, scheduler: &str) -> Self {
+        Self::NoPairs { scale: sampling.guidance_scale, scheduler: scheduler.to_owned() }
+    }
+}
+
 /// Why a completion ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {

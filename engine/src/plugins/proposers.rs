@@ -103,8 +103,12 @@ impl ProposerSlot {
                 let values = &values[row * computed.len() * width..][..computed.len() * width];
                 for layer in layers {
                     let place = computed.iter().position(|one| one == layer).unwrap_or(0);
-                    let values = values[place * width..][..columns].iter();
-                    bytes.extend(values.flat_map(|value| value.to_le_bytes()));
+                    let values = &values[place * width..][..columns];
+                    let start = bytes.len();
+                    bytes.resize(start + size_of_val(values), 0);
+                    // In chunks, which compiles to a copy.
+                    let chunks = bytes[start..].as_chunks_mut().0;
+                    chunks.iter_mut().zip(values).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
                 }
             }
             let written = self.lanes.write(LaneId(lane), slots, bytes);

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
-mod fcfs;
+mod parts;
 mod planner;
 mod share;
 mod unit;
@@ -15,7 +15,7 @@ use foretoken_plugin_api::export_plugin;
 use foretoken_plugin_api::schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use fcfs::{CfgPair, Fcfs};
+pub use parts::{CfgPair, Fcfs};
 pub use planner::{Limits, Planner};
 pub use share::even_level;
 pub use unit::Unit;
