@@ -6,7 +6,7 @@
 //! here is an error.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foretoken_plugin_api::{ForwardSequence, LogitRows, Slot, StepReport};
 use sha2::{Digest, Sha256};
@@ -18,8 +18,12 @@ use crate::model::ForwardOut;
 const ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Tokens in front of them.
 const CONTEXT: usize = 128;
-/// Passes of each size, of which the fastest counts.
-const PASSES: usize = 3;
+/// Passes of each size, at least and at most, of which the fastest counts; they take turns, so that a disturbance hits all.
+const PASSES: (u32, u32) = (3, 16);
+/// Time after which no more than the least are made.
+const ENOUGH: Duration = Duration::from_millis(400);
+/// What took less is not worth a file.
+const KEPT: Duration = Duration::from_millis(20);
 
 /// Rows of a pass and its nanoseconds.
 type Costs = Vec<(u32, u64)>;
@@ -31,8 +35,9 @@ pub(crate) fn tell(core: &mut Core) {
     }
     let entry = cache_entry(core);
     let costs = entry.as_ref().and_then(read).unwrap_or_else(|| {
+        let start = Instant::now();
         let costs = measure(core);
-        if let Some(entry) = &entry {
+        if let Some(entry) = entry.as_ref().filter(|_| start.elapsed() >= KEPT) {
             write(entry, &costs);
         }
         costs
@@ -50,7 +55,6 @@ fn measure(core: &mut Core) -> Costs {
         let architecture = core.target.decoder.architecture();
         (architecture.vocab_size, architecture.max_positions.min(core.num_slots))
     };
-    let sizes = ROWS.into_iter().filter(|rows| (*rows as usize) < most);
     let mut logits = Vec::new();
     let mut time = |rows: u32| {
         let rows = rows as usize;
@@ -66,7 +70,13 @@ fn measure(core: &mut Core) -> Costs {
         start.elapsed().as_nanos() as u64
     };
     time(1);
-    sizes.map(|rows| (rows, (0..PASSES).map(|_| time(rows)).min().unwrap_or(0))).collect()
+    let sizes = ROWS.into_iter().filter(|rows| (*rows as usize) < most);
+    let mut costs: Costs = sizes.map(|rows| (rows, u64::MAX)).collect();
+    let start = Instant::now();
+    for _ in (0..PASSES.1).take_while(|done| *done < PASSES.0 || start.elapsed() < ENOUGH) {
+        costs.iter_mut().for_each(|(rows, least)| *least = time(*rows).min(*least));
+    }
+    costs
 }
 
 /// The file for this model on this machine: `foretoken/step-costs` in `$XDG_CACHE_HOME` or `~/.cache`.

@@ -10,11 +10,11 @@ pub const BUDGETS: [u32; 12] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 /// Share of the first node's guesses that are right, before any is seen, and of each further one's.
 const GUESSED: f32 = 0.7;
 /// Steps after which a mean forgets.
-const MEMORY: f32 = 48.0;
+const MEMORY: f32 = 96.0;
 /// What is left of a budget's tries after a step with another one: so a few bad tries do not rule it out for ever.
-const FADES: f32 = 0.98;
+const FADES: f32 = 0.99;
 /// Tries after which a budget's own mean counts alone.
-const ENOUGH: f32 = 8.0;
+const ENOUGH: f32 = 16.0;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Mean {
@@ -38,6 +38,30 @@ pub struct Expected {
     pub drafted: f32,
     /// Kept.
     pub kept: f32,
+}
+
+/// How often the last of some nodes is kept, and a further one if the last one is: beyond what was seen, guesses go on
+/// being right as often.
+#[derive(Debug, Clone, Copy)]
+struct Going {
+    last: f32,
+    on: f32,
+}
+
+impl Going {
+    /// Nodes expected to be kept of the next `width`.
+    fn sum(&self, width: f32) -> f32 {
+        self.last * self.on * (1.0 - self.on.powf(width)) / (1.0 - self.on)
+    }
+
+    /// Moves behind the next `width` nodes, of which `sum` were kept; what was `seen` says how it goes on.
+    fn follow(&mut self, sum: f32, width: f32, seen: bool) {
+        if seen {
+            let share = (sum.max(0.0) / width / self.last.max(1e-3)).min(0.98);
+            self.on = if width > 1.0 { share.powf(2.0 / (width + 1.0)) } else { share };
+        }
+        self.last *= self.on.powf(width);
+    }
 }
 
 /// The place in [`BUDGETS`] of the least one that `budget` fits.
@@ -67,18 +91,16 @@ impl Acceptance {
     /// as some tries of this one.
     pub fn expected(&self, others: Option<&Self>, most: u32) -> [Expected; BUDGETS.len()] {
         let mut expected = [Expected::default(); BUDGETS.len()];
-        // How often the last node is kept, and a node if the one before it was.
-        let (mut before, mut last, mut right) = (Expected::default(), 1.0, GUESSED);
+        let (mut before, mut kept) = (Expected::default(), Going { last: 1.0, on: GUESSED });
+        // How often the last node is drafted: a proposer may have less than it is allowed.
+        let mut drafts = 1.0;
         for (place, budget) in BUDGETS.iter().enumerate().take(level(most) + 1) {
             let width = *budget as f32 - if place > 0 { BUDGETS[place - 1] as f32 } else { 0.0 };
-            let whole = right.powi(width as i32);
-            // Beyond what was seen, guesses go on being right as often as before.
-            let reach = last * right * (1.0 - whole) / (1.0 - right);
-            let unseen = Mean { drafted: before.drafted + width, kept: before.kept + reach, weight: 1.0 };
-            let (mut mean, mut doubt) = (unseen, 1.0);
-            for (one, enough) in others.into_iter().map(|others| (others, ENOUGH)).chain([(self, ENOUGH)]) {
+            let hoped = Expected { drafted: before.drafted + drafts * width, kept: before.kept + kept.sum(width) };
+            let (mut mean, mut doubt) = (hoped, 1.0);
+            for one in others.into_iter().chain([self]) {
                 for seen in [&one.bound[place], &one.tried[place]] {
-                    let share = (seen.weight / enough).min(1.0);
+                    let share = (seen.weight / ENOUGH).min(1.0);
                     doubt *= 1.0 - share;
                     mean.drafted += share * (seen.drafted - mean.drafted);
                     mean.kept += share * (seen.kept - mean.kept);
@@ -87,14 +109,8 @@ impl Acceptance {
             // A budget that was tried is known; of the others a larger one is worth a smaller one at least.
             let floor = if self.is_known(place) { Expected::default() } else { before };
             let now = Expected { drafted: mean.drafted.max(before.drafted), kept: mean.kept.max(floor.kept) };
-            let gain = (now.kept - before.kept).max(0.0) / width;
-            if doubt < 0.5 {
-                let share = (gain / last.max(1e-3)).clamp(0.0, 0.98);
-                right = if width > 1.0 { share.powf(2.0 / (width + 1.0)) } else { share };
-                last *= right.powi(width as i32);
-            } else {
-                last *= whole;
-            }
+            kept.follow(now.kept - before.kept, width, doubt < 0.5);
+            drafts = (now.drafted - before.drafted) / width;
             expected[place] = now;
             before = now;
         }

@@ -6,14 +6,15 @@
 //! one whose are not, and beside many others, where rows are dear, all draft less.
 //!
 //! What is measured is noisy, so a change must pay: speculation starts only where it promises a few percent more than plain
-//! decoding, and a price stays until another is better by more than noise. Where it has stopped, a draft is tried now and
-//! then, so seldom that the tries cost a percent.
+//! decoding, and a price stays until another is better by more than noise. Where it has stopped, a small draft is tried now
+//! and then, and everywhere the largest one, since a text that begins to repeat itself is worth more than the last ones
+//! told: each so seldom that it costs a percent, and so as good as always where rows are free.
 
 use std::collections::HashMap;
 
 use foretoken_plugin_api::{QueueSequence, SeqId, StepReport};
 
-use super::acceptance::{Acceptance, BUDGETS, Expected};
+use super::acceptance::{Acceptance, BUDGETS, Expected, level};
 use super::costs::Costs;
 use super::{forget, leader};
 use crate::unit::Unit;
@@ -30,9 +31,9 @@ const TRIES: f32 = 0.01;
 const CLOSE: f32 = 1.15;
 /// Steps between two of those.
 const BETWEEN_PLAIN: f32 = 24.0;
-/// The budget of a try, and the fewest steps between two.
+/// The budget of a try where nothing is drafted, and the fewest steps between two tries.
 const TRY: u32 = 3;
-const BETWEEN_TRIES: f32 = 24.0;
+const BETWEEN_TRIES: f32 = 4.0;
 
 /// What has been learned.
 #[derive(Default)]
@@ -45,6 +46,8 @@ pub struct CostAware {
     /// Plain steps since the last draft, and steps with drafts since the last plain one.
     plain_steps: f32,
     drafting_steps: f32,
+    /// Steps since every sequence was allowed all it may draft.
+    short_steps: f32,
     curves: Vec<Curve>,
 }
 
@@ -100,45 +103,74 @@ impl CostAware {
         if self.curves.is_empty() {
             return;
         }
+        let is_close = self.settle_price(rows, anchors);
+        // What drafting costs is not known before it was done, so the first drafts are small ones.
+        let knows_drafting = self.costs.knows_drafting();
+        let pauses = is_close && self.drafting_steps >= BETWEEN_PLAIN;
+        let reaches = knows_drafting && !pauses && self.is_time_to_reach(rows);
+        let tries = !knows_drafting || (self.price == 0 && self.is_time_to_try(rows));
+        let price = PRICES[if pauses { 0 } else { self.price }];
+        self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
+        for curve in &self.curves {
+            units[curve.place].max_draft = match () {
+                () if reaches => curve.most,
+                () if tries => TRY.min(curve.most),
+                () => curve.at(price).0,
+            };
+        }
+    }
+
+    /// Sets the price of this step; whether speculation promises little more than plain decoding.
+    fn settle_price(&mut self, rows: f32, anchors: f32) -> bool {
         let speed = |price: usize| self.speed(price, rows, anchors);
         let (plain, last) = (speed(0), speed(self.price));
         let best = (1..PRICES.len()).map(|price| (price, speed(price))).max_by(|a, b| a.1.total_cmp(&b.1));
         let (price, fastest) = best.unwrap_or((0, plain));
-        self.price = match () {
+        let price = match () {
             () if !self.costs.is_known() => PRICES.len() / 2,
             () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 } => 0,
             () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
             () => price,
         };
-        // What drafting costs is not known before it was done, so the first drafts are small ones.
-        let tries = !self.costs.knows_drafting() || (self.price == 0 && self.is_time_to_try(rows));
-        let pauses = self.price > 0 && fastest < plain * CLOSE && self.drafting_steps >= BETWEEN_PLAIN;
-        let price = PRICES[if pauses { 0 } else { self.price }];
-        for curve in &self.curves {
-            let unit = &mut units[curve.place];
-            unit.max_draft = if tries { TRY.min(curve.most) } else { curve.at(price).0 };
-        }
+        let drafts = self.curves.iter().any(|curve| curve.at(PRICES[price]).0 > 0);
+        self.price = if drafts { price } else { 0 };
+        drafts && fastest < plain * CLOSE
     }
 
     /// Tokens a nanosecond at a price.
     fn speed(&self, price: usize, rows: f32, anchors: f32) -> f32 {
+        let (kept, took) = self.outcome(rows, |curve| curve.at(PRICES[price]));
+        (anchors + kept) / took
+    }
+
+    /// Nodes kept, and nanoseconds, of a step with these budgets.
+    fn outcome(&self, rows: f32, budget: impl Fn(&Curve) -> (u32, Expected)) -> (f32, f32) {
         let (mut kept, mut drafted, mut largest, mut drafting) = (0.0, 0.0, 0, 0);
         for curve in &self.curves {
-            let (budget, expected) = curve.at(PRICES[price]);
+            let (budget, expected) = budget(curve);
             kept += expected.kept;
             drafted += expected.drafted * curve.width as f32;
             largest = largest.max(budget);
             drafting += usize::from(budget > 0);
         }
         let draft = if drafting > 0 { self.costs.draft(drafting, largest) } else { 0.0 };
-        (anchors + kept) / (self.costs.pass(rows + drafted) + draft)
+        (kept, self.costs.pass(rows + drafted) + draft)
+    }
+
+    /// Whether to allow all that may be drafted: what the last nodes of it keep is else not seen.
+    fn is_time_to_reach(&self, rows: f32) -> bool {
+        let (_, took) = self.outcome(rows, |curve| curve.at(PRICES[self.price]));
+        let (_, most) = self.outcome(rows, |curve| (curve.most, curve.expected[level(curve.most)]));
+        self.short_steps >= BETWEEN_TRIES.max((most - took) / (TRIES * took))
     }
 
     fn is_time_to_try(&self, rows: f32) -> bool {
         let plain = self.costs.pass(rows);
-        let nodes: u32 = self.curves.iter().map(|curve| TRY.min(curve.most) * curve.width).sum();
-        let extra = self.costs.pass(rows + nodes as f32) + self.costs.draft(self.curves.len(), TRY) - plain;
-        self.plain_steps >= BETWEEN_TRIES.max(extra / (TRIES * plain).max(1.0))
+        let (_, took) = self.outcome(rows, |curve| {
+            let budget = TRY.min(curve.most);
+            (budget, curve.expected[level(budget)])
+        });
+        self.plain_steps >= BETWEEN_TRIES.max((took - plain) / (TRIES * plain))
     }
 
     /// Remembers what the planner allowed.
