@@ -31,6 +31,8 @@ const TRIES: f32 = 0.01;
 const CLOSE: f32 = 1.15;
 /// Steps between two of those.
 const BETWEEN_PLAIN: f32 = 24.0;
+/// Steps within which catching up a proposer that has not drafted for a while must pay.
+const SOON: f32 = 64.0;
 /// The budget of a try where nothing is drafted, and the fewest steps between two tries.
 const TRY: u32 = 3;
 const BETWEEN_TRIES: f32 = 4.0;
@@ -56,6 +58,9 @@ struct State {
     acceptance: Acceptance,
     /// What the plan allowed.
     budget: u32,
+    /// Tokens there were when it last drafted, and those written since, when the plan was made.
+    caught_up: u32,
+    missed: u32,
 }
 
 /// What each budget of a unit is expected to give, the place of the unit, and its width.
@@ -64,6 +69,8 @@ struct Curve {
     place: usize,
     width: u32,
     most: u32,
+    /// Tokens written since it last drafted.
+    missed: f32,
     expected: [Expected; BUDGETS.len()],
 }
 
@@ -97,7 +104,8 @@ impl CostAware {
             if unit.max_draft > 0 {
                 let known = self.sequences.entry(leader(unit, sequences)).or_default();
                 let expected = known.acceptance.expected(Some(&self.all), unit.max_draft);
-                self.curves.push(Curve { place, width: unit.width, most: unit.max_draft, expected });
+                let missed = tokens(unit, sequences).saturating_sub(known.caught_up) as f32;
+                self.curves.push(Curve { place, width: unit.width, most: unit.max_draft, missed, expected });
             }
         }
         if self.curves.is_empty() {
@@ -139,34 +147,37 @@ impl CostAware {
 
     /// Tokens a nanosecond at a price.
     fn speed(&self, price: usize, rows: f32, anchors: f32) -> f32 {
-        let (kept, took) = self.outcome(rows, |curve| curve.at(PRICES[price]));
+        let (kept, took) = self.outcome(rows, SOON, |curve| curve.at(PRICES[price]));
         (anchors + kept) / took
     }
 
-    /// Nodes kept, and nanoseconds, of a step with these budgets.
-    fn outcome(&self, rows: f32, budget: impl Fn(&Curve) -> (u32, Expected)) -> (f32, f32) {
-        let (mut kept, mut drafted, mut largest, mut drafting) = (0.0, 0.0, 0, 0);
+    /// Nodes kept, and nanoseconds, of a step with these budgets, if catching up pays within so many steps.
+    fn outcome(&self, rows: f32, steps: f32, budget: impl Fn(&Curve) -> (u32, Expected)) -> (f32, f32) {
+        let (mut kept, mut drafted, mut missed, mut largest, mut drafting) = (0.0, 0.0, 0.0, 0, 0);
         for curve in &self.curves {
             let (budget, expected) = budget(curve);
             kept += expected.kept;
             drafted += expected.drafted * curve.width as f32;
             largest = largest.max(budget);
-            drafting += usize::from(budget > 0);
+            if budget > 0 {
+                drafting += 1;
+                missed += curve.missed;
+            }
         }
         let draft = if drafting > 0 { self.costs.draft(drafting, largest) } else { 0.0 };
-        (kept, self.costs.pass(rows + drafted) + draft)
+        (kept, self.costs.pass(rows + drafted) + draft + self.costs.catch_up(missed) / steps)
     }
 
     /// Whether to allow all that may be drafted: what the last nodes of it keep is else not seen.
     fn is_time_to_reach(&self, rows: f32) -> bool {
-        let (_, took) = self.outcome(rows, |curve| curve.at(PRICES[self.price]));
-        let (_, most) = self.outcome(rows, |curve| (curve.most, curve.expected[level(curve.most)]));
+        let (_, took) = self.outcome(rows, 1.0, |curve| curve.at(PRICES[self.price]));
+        let (_, most) = self.outcome(rows, 1.0, |curve| (curve.most, curve.expected[level(curve.most)]));
         self.short_steps >= BETWEEN_TRIES.max((most - took) / (TRIES * took))
     }
 
     fn is_time_to_try(&self, rows: f32) -> bool {
         let plain = self.costs.pass(rows);
-        let (_, took) = self.outcome(rows, |curve| {
+        let (_, took) = self.outcome(rows, 1.0, |curve| {
             let budget = TRY.min(curve.most);
             (budget, curve.expected[level(budget)])
         });
@@ -179,7 +190,12 @@ impl CostAware {
         for unit in units.iter().filter(|unit| unit.decodes() && unit.rows > 0) {
             if let Some(state) = self.sequences.get_mut(&leader(unit, sequences)) {
                 state.budget = unit.draft;
-                drafts |= unit.draft > 0;
+                if unit.draft > 0 {
+                    drafts = true;
+                    let tokens = tokens(unit, sequences);
+                    state.missed = tokens.saturating_sub(state.caught_up);
+                    state.caught_up = tokens;
+                }
             }
         }
         let count = |before: f32, counts: bool| if counts { before + 1.0 } else { 0.0 };
@@ -194,12 +210,8 @@ impl CostAware {
         if only_decodes && report.rows > 0 {
             self.costs.add_pass(report.rows, report.forward_ns as f32);
         }
-        let (mut largest, mut drafting) = (0, 0);
+        let (mut largest, mut drafting, mut missed) = (0, 0, 0);
         for report in reports {
-            if report.finished {
-                self.sequences.remove(&report.id);
-                continue;
-            }
             let Some(state) = self.sequences.get_mut(&report.id) else { continue };
             let budget = std::mem::take(&mut state.budget);
             if budget > 0 {
@@ -207,10 +219,20 @@ impl CostAware {
                 self.all.add(budget, report.drafted, report.accepted);
                 largest = largest.max(budget);
                 drafting += 1;
+                missed += state.missed;
+            }
+            if report.finished {
+                self.sequences.remove(&report.id);
             }
         }
         if drafting > 0 {
-            self.costs.add_draft(drafting, largest, report.draft_ns as f32);
+            self.costs.add_draft(drafting, largest, missed as f32, report.draft_ns as f32);
         }
     }
+}
+
+/// Tokens of a unit's leader.
+fn tokens(unit: &Unit, sequences: &[QueueSequence]) -> u32 {
+    let leader = &sequences[unit.arrival()];
+    leader.slots_held + leader.uncomputed
 }

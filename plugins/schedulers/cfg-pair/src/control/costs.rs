@@ -13,6 +13,9 @@ const COMMON: f32 = 0.05;
 /// A single pass more times slower than expected than this is a disturbance, and counts as this.
 const DISTURBED: f32 = 2.0;
 
+/// Tokens that a draft has to catch up on from which on that is what it costs, and the weight of the latest such draft.
+const MANY: f32 = 32.0;
+const CAUGHT: f32 = 0.3;
 /// Batches that are told apart when drafting is timed: by powers of two.
 const BATCHES: usize = 10;
 
@@ -23,11 +26,18 @@ pub struct Costs {
     /// Passes of each size so far.
     seen: [u16; SIZES.len()],
     drafts: [[f32; BUDGETS.len()]; BATCHES],
+    /// Of a token that a proposer has to catch up on.
+    missed: f32,
 }
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { passes: [0.0; SIZES.len()], seen: [0; SIZES.len()], drafts: [[0.0; BUDGETS.len()]; BATCHES] }
+        Self {
+            passes: [0.0; SIZES.len()],
+            seen: [0; SIZES.len()],
+            drafts: [[0.0; BUDGETS.len()]; BATCHES],
+            missed: 0.0,
+        }
     }
 }
 
@@ -71,15 +81,30 @@ impl Costs {
         (at.1 + slope * (rows - at.0)).max(before.1)
     }
 
-    /// Drafting for `batch` sequences with this budget took `took` nanoseconds.
-    pub fn add_draft(&mut self, batch: usize, budget: u32, took: f32) {
+    /// Drafting for `batch` sequences with this budget took `took` nanoseconds, `missed` tokens that were written since
+    /// their last drafts included.
+    pub fn add_draft(&mut self, batch: usize, budget: u32, missed: f32, took: f32) {
+        let known = self.draft(batch, budget);
         let cost = &mut self.drafts[bucket(batch)][level(budget)];
-        *cost = if *cost == 0.0 { took.max(1.0) } else { *cost + LATEST * (took.min(4.0 * *cost) - *cost) };
+        if missed >= MANY {
+            // Most of it was catching up; all of it, where drafting itself is not known.
+            let each = (took - known).max(0.0) / missed;
+            let latest = if self.missed == 0.0 { 1.0 } else { CAUGHT };
+            self.missed += latest * (each - self.missed);
+            return;
+        }
+        let took = (took - self.missed * missed).max(1.0);
+        *cost = if *cost == 0.0 { took } else { *cost + LATEST * (took.min(4.0 * *cost) - *cost) };
+    }
+
+    /// The cost of catching up on `missed` tokens.
+    pub fn catch_up(&self, missed: f32) -> f32 {
+        self.missed * missed
     }
 
     /// Whether drafting was ever timed.
     pub fn knows_drafting(&self) -> bool {
-        self.drafts.iter().flatten().any(|cost| *cost > 0.0)
+        self.missed > 0.0 || self.drafts.iter().flatten().any(|cost| *cost > 0.0)
     }
 
     /// The cost of drafting for `batch` sequences with this budget; where it was not seen, in proportion to the next
@@ -130,9 +155,20 @@ mod tests {
     fn drafting_is_in_proportion_to_what_was_seen() {
         let mut costs = Costs::default();
         assert_eq!(costs.draft(1, 8), 0.0);
-        costs.add_draft(1, 8, 800.0);
+        costs.add_draft(1, 8, 0.0, 800.0);
         assert_eq!(costs.draft(1, 8), 800.0);
         assert!((300.0..800.0).contains(&costs.draft(1, 2)));
         assert!(costs.draft(4, 8) > 2.0 * costs.draft(1, 8));
+    }
+
+    #[test]
+    fn catching_up_is_told_from_drafting() {
+        let mut costs = Costs::default();
+        costs.add_draft(1, 3, 300.0, 30_000.0);
+        assert!(costs.knows_drafting() && costs.catch_up(300.0) == 30_000.0);
+        (0..40).for_each(|_| costs.add_draft(1, 3, 2.0, 1200.0));
+        assert!((costs.draft(1, 3) - 1000.0).abs() < 1.0);
+        (0..40).for_each(|_| costs.add_draft(1, 3, 300.0, 31_000.0));
+        assert!((costs.catch_up(300.0) - 30_000.0).abs() < 10.0);
     }
 }
