@@ -13,8 +13,8 @@ type Balance = Result<(), String>;
 impl Paged {
     /// `kept` are references beside those of the sequences. Returns how many sequences hold each slot.
     pub(crate) fn recount(&self, kept: &[u32]) -> Result<Vec<u32>, String> {
-        let mut holders = vec![0; self.pool.refs.len()];
-        let mut last_holder = vec![None; self.pool.refs.len()];
+        let mut holders = vec![0; self.pool.sharers.len()];
+        let mut last_holder = vec![None; self.pool.sharers.len()];
         for (id, sequence) in &self.sequences {
             if sequence.committed_len > sequence.slots.len() {
                 let (committed, len) = (sequence.committed_len, sequence.slots.len());
@@ -47,9 +47,9 @@ impl Paged {
 
 impl SlotPool {
     fn recount(&self, holders: &[u32]) -> Balance {
-        for (slot, (refs, counted)) in self.refs.iter().zip(holders).enumerate() {
-            if refs != counted {
-                return Err(format!("slot {slot} has {refs} references but is on {counted} lists"));
+        for (slot, (sharers, counted)) in self.sharers.iter().zip(holders).enumerate() {
+            if *sharers != counted.saturating_sub(1) {
+                return Err(format!("slot {slot} has {sharers} sharers but is on {counted} lists"));
             }
         }
         let mut free = vec![false; holders.len()];
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn planted_corruption_is_named() {
         let cases: [(&str, Plant, &str); 13] = [
-            ("lost reference", |kv| kv.pool.refs[0] = 1, "slot 0 has 1 references but is on 2 lists"),
-            ("extra reference", |kv| kv.pool.refs[19] = 1, "slot 19 has 1 references but is on 0 lists"),
+            ("lost sharer", |kv| kv.pool.sharers[0] = 0, "slot 0 has 0 sharers but is on 2 lists"),
+            ("extra sharer", |kv| kv.pool.sharers[19] = 1, "slot 19 has 1 sharers but is on 0 lists"),
             ("duplicate", |kv| kv.list(A)[1] = Slot(0), "sequence 1: slot 0 is on its list twice"),
             ("out of range", |kv| kv.list(A)[1] = Slot(20), "sequence 1: slot 20 is out of range"),
             ("stolen reservation", |kv| kv.list(B)[5] = Slot(5), "its reserved slot 5 is shared"),

@@ -5,9 +5,9 @@
 //! sharers cannot disagree about it, and each appends to slots of its own. Unknown sequences are an error where work was
 //! asked for, and nothing at all for `rollback`, `free` and `slots`, which only say what should no longer be there.
 
-use std::collections::HashMap;
-
 use foretoken_plugin_api::{Error, Host, KvFacts, KvManager, KvStats, Result, SeqId, Slot, Token};
+
+use rustc_hash::FxHashMap;
 
 use crate::PagedOptions;
 use crate::pool::{BlockId, SlotPool};
@@ -18,7 +18,7 @@ const LIST_HEADROOM: usize = 512;
 /// The `paged` KV manager.
 pub struct Paged {
     pub(crate) pool: SlotPool,
-    pub(crate) sequences: HashMap<SeqId, Sequence>,
+    pub(crate) sequences: FxHashMap<SeqId, Sequence>,
     spare: Vec<Vec<Slot>>,
 }
 
@@ -44,7 +44,7 @@ impl Paged {
             Error::refused(format!("paged: manages 1 to {most} slots, got num_slots = {num_slots}"))
         })?;
         let pool = SlotPool::new(slots, options.block_size);
-        Ok(Self { pool, sequences: HashMap::new(), spare: Vec::new() })
+        Ok(Self { pool, sequences: FxHashMap::default(), spare: Vec::new() })
     }
 
     fn insert(&mut self, sequence: SeqId, capacity: usize) -> Result<&mut Sequence> {
@@ -68,10 +68,11 @@ impl Sequence {
             return Err(Error::out_of_slots(count, free));
         }
         let tail = self.slots.last().map(|slot| pool.block_of(*slot));
-        for _ in 0..count {
-            let slot = pool.take([self.home, tail]).ok_or_else(|| Error::out_of_slots(count, free))?;
-            self.home = Some(pool.block_of(slot));
-            self.slots.push(slot);
+        let wanted = self.slots.len() + count;
+        while self.slots.len() < wanted {
+            let missing = wanted - self.slots.len();
+            let block = pool.take([self.home, tail], missing, &mut self.slots);
+            self.home = Some(block.ok_or_else(|| Error::out_of_slots(count, free))?);
         }
         Ok(())
     }
@@ -94,13 +95,11 @@ impl Sequence {
         let start = self.committed_len;
         // Last slot first: a block's stack then hands the holes out in ascending order.
         let mut kept = keep.iter().rev().peekable();
-        for index in (0..self.slots.len() - start).rev() {
-            if kept.next_if(|next| **next as usize == index).is_none() {
-                let slot = self.slots[start + index];
-                pool.release(slot);
-                self.home = Some(pool.block_of(slot));
-            }
-        }
+        let reserved = self.slots[start..].iter().enumerate().rev();
+        let mut first_hole = None;
+        let holes = reserved.filter(|(index, _)| kept.next_if(|next| **next as usize == *index).is_none());
+        pool.release(holes.map(|(_, slot)| *first_hole.insert(*slot)));
+        self.home = first_hole.map(|slot| pool.block_of(slot)).or(self.home);
         for (to, from) in keep.iter().enumerate() {
             self.slots[start + to] = self.slots[start + *from as usize];
         }
@@ -160,7 +159,7 @@ impl KvManager for Paged {
 
     fn free(&mut self, sequence: SeqId) {
         if let Some(mut list) = self.sequences.remove(&sequence) {
-            list.slots.iter().rev().for_each(|slot| self.pool.release(*slot));
+            self.pool.release(list.slots.iter().rev().copied());
             list.slots.clear();
             self.spare.push(list.slots);
         }

@@ -9,7 +9,8 @@ use foretoken_plugin_api::Slot;
 /// The free slots and the reference counts.
 pub struct SlotPool {
     pub(crate) block_size: u32,
-    pub(crate) refs: Vec<u32>,
+    /// How many sequences hold each slot, beside the first one.
+    pub(crate) sharers: Vec<u32>,
     pub(crate) stacks: Vec<Slot>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) whole: Vec<BlockId>,
@@ -51,7 +52,7 @@ impl SlotPool {
         let blocks = num_slots.div_ceil(block_size);
         let mut pool = Self {
             block_size,
-            refs: vec![0; num_slots as usize],
+            sharers: vec![0; num_slots as usize],
             stacks: vec![Slot(0); num_slots as usize],
             blocks: Vec::with_capacity(blocks as usize),
             whole: Vec::with_capacity(blocks as usize),
@@ -73,7 +74,7 @@ impl SlotPool {
 
     /// Slots there are.
     pub fn total(&self) -> u32 {
-        self.refs.len() as u32
+        self.sharers.len() as u32
     }
 
     /// Slots nobody holds.
@@ -86,39 +87,51 @@ impl SlotPool {
         BlockId(slot.0 / self.block_size)
     }
 
-    /// Takes a free slot: from the first of the blocks `near` that has one, else from a whole free block, else any.
-    pub fn take(&mut self, near: [Option<BlockId>; 2]) -> Option<Slot> {
+    /// Takes up to `count` free slots of one block, which it returns, to the end of `taken`: the first of the blocks `near`
+    /// that has one, else a whole free block, else any. None if no slot is free.
+    pub fn take(&mut self, near: [Option<BlockId>; 2], count: usize, taken: &mut Vec<Slot>) -> Option<BlockId> {
         let has_free = |block: &BlockId| self.blocks[block.0 as usize].free > 0;
         let near = near.into_iter().flatten().find(has_free);
         let id = near.or_else(|| self.whole.last().copied()).or_else(|| self.partial.last().copied())?;
-        self.set_free(id, self.blocks[id.0 as usize].free - 1);
-        let slot = self.stacks[self.top(id)];
-        self.refs[slot.index()] = 1;
-        self.free -= 1;
-        Some(slot)
+        let free = self.blocks[id.0 as usize].free as usize;
+        let (start, left) = (self.start(id), free.saturating_sub(count));
+        taken.extend(self.stacks[start + left..start + free].iter().rev());
+        self.free -= (free - left) as u32;
+        self.set_free(id, left as u32);
+        Some(id)
     }
 
     /// Adds a holder to a held slot.
     pub fn share(&mut self, slot: Slot) {
-        self.refs[slot.index()] += 1;
+        self.sharers[slot.index()] += 1;
     }
 
-    /// Takes a holder away; the slot is free with its last one.
-    pub fn release(&mut self, slot: Slot) {
-        let refs = &mut self.refs[slot.index()];
-        *refs -= 1;
-        if *refs == 0 {
-            let id = self.block_of(slot);
-            let top = self.top(id);
-            self.stacks[top] = slot;
-            self.set_free(id, self.blocks[id.0 as usize].free + 1);
-            self.free += 1;
+    /// Takes a holder away from each; a slot is free with its last one. Neighbours in a row cost little more than one.
+    pub fn release(&mut self, slots: impl IntoIterator<Item = Slot>) {
+        let mut slots = slots.into_iter().peekable();
+        while let Some(first) = slots.peek() {
+            let id = self.block_of(*first);
+            let start = self.start(id);
+            let block = start..start + self.blocks[id.0 as usize].capacity as usize;
+            let before = self.blocks[id.0 as usize].free;
+            let mut free = before;
+            while let Some(slot) = slots.next_if(|slot| block.contains(&slot.index())) {
+                let sharers = &mut self.sharers[slot.index()];
+                if *sharers > 0 {
+                    *sharers -= 1;
+                } else {
+                    self.stacks[start + free as usize] = slot;
+                    free += 1;
+                }
+            }
+            self.free += free - before;
+            self.set_free(id, free);
         }
     }
 
-    /// Where the next freed slot of a block goes: one above its stack.
-    fn top(&self, id: BlockId) -> usize {
-        id.0 as usize * self.block_size as usize + self.blocks[id.0 as usize].free as usize
+    /// Where a block's stack begins.
+    fn start(&self, id: BlockId) -> usize {
+        id.0 as usize * self.block_size as usize
     }
 
     fn set_free(&mut self, id: BlockId, free: u32) {
@@ -161,19 +174,23 @@ mod tests {
     #[test]
     fn slots_come_ascending_and_whole_blocks_come_first() {
         let mut pool = SlotPool::new(10, 4);
-        let first = pool.take([None; 2]).unwrap();
-        assert_eq!(first, Slot(0));
-        assert_eq!(pool.take([None; 2]), Some(Slot(4)), "a stranger takes a whole block");
-        let home = Some(pool.block_of(first));
-        let rest: Vec<_> = (0..3).filter_map(|_| pool.take([home, None])).collect();
-        assert_eq!(rest, [Slot(1), Slot(2), Slot(3)]);
-        assert_eq!(pool.take([home, None]), Some(Slot(8)), "the short last block is whole too");
+        let mut take = |near, count| {
+            let mut taken = Vec::new();
+            let block = pool.take([near, None], count, &mut taken);
+            (block, taken.iter().map(|slot: &Slot| slot.0).collect::<Vec<_>>())
+        };
+        let (home, first) = take(None, 1);
+        assert_eq!(first, [0]);
+        assert_eq!(take(None, 1).1, [4], "a stranger takes a whole block");
+        assert_eq!(take(home, 5), (home, vec![1, 2, 3]), "of one block");
+        assert_eq!(take(home, 1).1, [8], "the short last block is whole too");
     }
 
     #[test]
     fn every_slot_can_be_had_and_is_had_once() {
         let mut pool = SlotPool::new(10, 4);
-        let mut taken: Vec<_> = std::iter::from_fn(|| pool.take([None; 2])).collect();
+        let mut taken = Vec::new();
+        while pool.take([None; 2], 3, &mut taken).is_some() {}
         assert_eq!(pool.free(), 0);
         taken.sort();
         assert_eq!(taken, (0..10).map(Slot).collect::<Vec<_>>());
@@ -182,11 +199,12 @@ mod tests {
     #[test]
     fn a_shared_slot_is_free_with_its_last_holder() {
         let mut pool = SlotPool::new(1, 16);
-        let slot = pool.take([None; 2]).unwrap();
-        pool.share(slot);
-        pool.release(slot);
-        assert_eq!((pool.free(), pool.take([None; 2])), (0, None));
-        pool.release(slot);
-        assert_eq!(pool.take([None; 2]), Some(slot));
+        let mut taken = Vec::new();
+        pool.take([None; 2], 1, &mut taken);
+        pool.share(taken[0]);
+        pool.release(taken.clone());
+        assert_eq!((pool.free(), pool.take([None; 2], 1, &mut taken)), (0, None));
+        pool.release(taken.clone());
+        assert_eq!((pool.free(), taken.len()), (1, 1));
     }
 }

@@ -5,9 +5,9 @@
 //! run at once share what the first has computed by the time the second comes in. Where two compute the same prefix side by
 //! side, the second one's slots stay out of the tree and are free with it: its list of slots must not change under it.
 
-use std::collections::HashSet;
-
 use foretoken_plugin_api::{Error, ErrorKind, Host, KvFacts, KvManager, KvStats, Result, SeqId, Slot, Token};
+
+use rustc_hash::FxHashSet;
 
 use crate::PagedOptions;
 use crate::paged::Paged;
@@ -18,7 +18,7 @@ pub struct Radix {
     lists: Paged,
     tree: Tree,
     /// Sequences with a slot outside of the tree: from there on nothing enters.
-    strayed: HashSet<SeqId>,
+    strayed: FxHashSet<SeqId>,
 }
 
 impl Radix {
@@ -27,7 +27,11 @@ impl Radix {
     /// # Errors
     /// If the options are out of range or there are no slots, or more than a `u32` counts.
     pub fn with_slots(options: &PagedOptions, num_slots: usize) -> Result<Self> {
-        Ok(Self { lists: Paged::with_slots(options, num_slots)?, tree: Tree::new(num_slots), strayed: HashSet::new() })
+        Ok(Self {
+            lists: Paged::with_slots(options, num_slots)?,
+            tree: Tree::new(num_slots),
+            strayed: FxHashSet::default(),
+        })
     }
 
     fn committed(&self, sequence: SeqId) -> &[Slot] {
@@ -39,7 +43,7 @@ impl Radix {
         let pool = &mut self.lists.pool;
         let missing = count.saturating_sub(pool.free() as usize);
         if missing <= self.tree.cached() as usize {
-            (0..missing).filter_map(|_| self.tree.evict()).for_each(|slot| pool.release(slot));
+            pool.release((0..missing).filter_map(|_| self.tree.evict()));
         }
     }
 }
@@ -116,7 +120,7 @@ impl KvManager for Radix {
         // Last slot first: the end of a text is what is evicted first.
         for slot in list.slots.iter().rev() {
             // Held by this sequence and the tree.
-            if self.lists.pool.refs[slot.index()] == 2 && self.tree.contains(*slot) {
+            if self.lists.pool.sharers[slot.index()] == 1 && self.tree.contains(*slot) {
                 self.tree.let_go(*slot);
             }
         }

@@ -7,9 +7,8 @@
 //! a list, the one longest unused first, and the node before an evicted leaf takes its place in that list, since nothing
 //! behind it was used later.
 
-use std::collections::HashMap;
-
 use foretoken_plugin_api::{Slot, Token};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// No slot: the root, the end of the list.
 const NONE: u32 = u32::MAX;
@@ -30,7 +29,7 @@ pub(crate) struct Node {
 /// Nodes by slot.
 pub struct Tree {
     pub(crate) nodes: Vec<Option<Node>>,
-    edges: HashMap<(u32, Token), Slot>,
+    edges: FxHashMap<(u32, Token), Slot>,
     oldest: u32,
     newest: u32,
     cached: u32,
@@ -43,7 +42,7 @@ fn index(slot: Option<Slot>) -> u32 {
 impl Tree {
     /// A tree of none of `num_slots` slots.
     pub fn new(num_slots: usize) -> Self {
-        let edges = HashMap::with_capacity(num_slots);
+        let edges = FxHashMap::with_capacity_and_hasher(num_slots, FxBuildHasher);
         Self { nodes: vec![None; num_slots], edges, oldest: NONE, newest: NONE, cached: 0 }
     }
 

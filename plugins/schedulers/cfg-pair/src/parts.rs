@@ -56,7 +56,7 @@ impl Queue {
         self.gathered.clear();
         gather(sequences, &mut self.gathered);
         self.control.limit(&mut self.gathered, sequences);
-        let planned = self.planner.plan(self.gathered.iter().copied(), &queue.kv);
+        let planned = self.planner.plan(&self.gathered, &queue.kv);
         self.control.planned(planned, sequences);
         for unit in planned.iter().filter(|unit| unit.preempted) {
             let running = unit.places().iter().filter(|place| sequences[**place].running);

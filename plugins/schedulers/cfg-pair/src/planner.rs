@@ -7,12 +7,13 @@
 //! bounded by the work of those that came before. A unit waits and is never passed over because it is large (a long
 //! prompt, or a pair where one place is left): that would use a step better, and starve it.
 
-use std::cmp::Reverse;
-
 use foretoken_plugin_api::KvStats;
 
 use crate::share::even_level;
 use crate::unit::Unit;
+
+/// Bits of a unit's place in the queue.
+const PLACE_BITS: u32 = 31;
 
 /// What a step may hold.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,8 @@ pub struct Limits {
 pub struct Planner {
     limits: Limits,
     units: Vec<Unit>,
+    /// Keys of the units' order, places in the lowest bits.
+    order: Vec<u64>,
     rows_left: u32,
     slots_left: u32,
 }
@@ -38,7 +41,7 @@ pub struct Planner {
 impl Planner {
     /// A planner within `limits`.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, units: Vec::new(), rows_left: 0, slots_left: 0 }
+        Self { limits, units: Vec::new(), order: Vec::new(), rows_left: 0, slots_left: 0 }
     }
 
     /// What a step may hold.
@@ -46,13 +49,12 @@ impl Planner {
         self.limits
     }
 
-    /// Plans one step of all unfinished `units`: they come back in plan order, with rows, drafts and preemptions.
+    /// Plans one step of all unfinished `units`, given in order of arrival: they come back in plan order, with rows, drafts
+    /// and preemptions.
     ///
     /// Nothing planned although there are units means that the first of them cannot advance with all the slots there are.
-    pub fn plan(&mut self, units: impl Iterator<Item = Unit>, kv: &KvStats) -> &[Unit] {
-        self.units.clear();
-        self.units.extend(units);
-        self.units.sort_unstable_by_key(|unit| (!unit.running, Reverse(unit.priority), unit.arrival()));
+    pub fn plan(&mut self, units: &[Unit], kv: &KvStats) -> &[Unit] {
+        self.put_in_order(units);
         let running = self.units.partition_point(|unit| unit.running);
         self.rows_left = self.limits.rows;
         let kept = self.make_room(running, kv);
@@ -66,6 +68,20 @@ impl Planner {
             self.admit(running);
         }
         &self.units
+    }
+
+    /// Running units by priority, then arrival, then waiting ones likewise. Small keys are sorted, not units.
+    fn put_in_order(&mut self, units: &[Unit]) {
+        // From the highest bit on: whether it waits, the priority upside down, the place.
+        let key = |(place, unit): (usize, &Unit)| {
+            let priority = !(unit.priority.cast_unsigned() ^ (1 << 31));
+            u64::from(!unit.running) << 63 | u64::from(priority) << PLACE_BITS | place as u64
+        };
+        self.order.clear();
+        self.order.extend(units.iter().enumerate().map(key));
+        self.order.sort_unstable();
+        self.units.clear();
+        self.units.extend(self.order.iter().map(|key| units[(key & ((1 << PLACE_BITS) - 1)) as usize]));
     }
 
     /// Preempts from the end until the others can each have a row; returns how many are kept, the first at least.

@@ -10,13 +10,11 @@
 //! and then, and everywhere the largest one, since a text that begins to repeat itself is worth more than the last ones
 //! told: each so seldom that it costs a percent, and so as good as always where rows are free.
 
-use std::collections::HashMap;
-
-use foretoken_plugin_api::{QueueSequence, SeqId, StepReport};
+use foretoken_plugin_api::{QueueSequence, StepReport};
 
 use super::acceptance::{Acceptance, BUDGETS, Expected, level};
 use super::costs::Costs;
-use super::{forget, leader};
+use super::remembered::Remembered;
 use crate::unit::Unit;
 
 /// Prices, in tokens a node: from none at all to all.
@@ -37,12 +35,20 @@ const SOON: f32 = 64.0;
 const TRY: u32 = 3;
 const BETWEEN_TRIES: f32 = 4.0;
 
+/// Of many sequences not all are thought about in every step, so that a step of hundreds costs microseconds: a new outlook
+/// for one in so many parts, and a lesson from one in so many, for itself and for all.
+const OUTLOOKS: usize = 16;
+const LESSONS: usize = 64;
+const COMMON_LESSONS: usize = 16;
+
 /// What has been learned.
 #[derive(Default)]
 pub struct CostAware {
     costs: Costs,
     all: Acceptance,
-    sequences: HashMap<SeqId, State>,
+    sequences: Remembered<State>,
+    /// Plans made.
+    turn: usize,
     /// The price of the last step, as a place in [`PRICES`]; 0 is plain decoding.
     price: usize,
     /// Plain steps since the last draft, and steps with drafts since the last plain one.
@@ -50,152 +56,215 @@ pub struct CostAware {
     drafting_steps: f32,
     /// Steps since every sequence was allowed all it may draft.
     short_steps: f32,
-    curves: Vec<Curve>,
+    /// Places of the units that may draft in this step.
+    drafters: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     acceptance: Acceptance,
+    outlook: Outlook,
     /// What the plan allowed.
     budget: u32,
-    /// Tokens there were when it last drafted, and those written since, when the plan was made.
+    /// Tokens there were when it last drafted, and those written since.
     caught_up: u32,
     missed: u32,
 }
 
-/// What each budget of a unit is expected to give, the place of the unit, and its width.
-#[derive(Debug, Clone, Copy)]
-struct Curve {
-    place: usize,
+/// What each budget is expected to give.
+#[derive(Debug, Clone, Copy, Default)]
+struct Outlook {
+    /// For budgets up to the one at this place of [`BUDGETS`], and for one sequence or a pair.
+    last: usize,
     width: u32,
-    most: u32,
-    /// Tokens written since it last drafted.
-    missed: f32,
     expected: [Expected; BUDGETS.len()],
+    /// How many of [`BUDGETS`] are worth each of [`PRICES`]: none, or up to one's place and itself.
+    worth: [u8; PRICES.len()],
 }
 
-impl Curve {
-    /// The budget at `price`, and what it gives.
-    fn at(&self, price: f32) -> (u32, Expected) {
-        let (mut budget, mut best) = (0, Expected::default());
-        for (most, expected) in BUDGETS.iter().zip(&self.expected) {
-            let nodes = expected.drafted - best.drafted;
-            let pays = expected.kept - best.kept > price * nodes * self.width as f32 && nodes > 0.0;
-            if pays {
-                (budget, best) = ((*most).min(self.most), *expected);
+impl Outlook {
+    fn new(acceptance: &Acceptance, all: &Acceptance, unit: &Unit) -> Self {
+        let (last, width) = (level(unit.max_draft), unit.width);
+        let expected = acceptance.expected(Some(all), unit.max_draft);
+        let worth = PRICES.map(|price| {
+            let (mut budgets, mut best) = (0, Expected::default());
+            for (place, expected) in expected[..=last].iter().enumerate() {
+                let nodes = expected.drafted - best.drafted;
+                if nodes > 0.0 && expected.kept - best.kept > price * nodes * width as f32 {
+                    (budgets, best) = (place as u8 + 1, *expected);
+                }
             }
-            if *most >= self.most {
-                break;
-            }
-        }
-        (budget, best)
+            budgets
+        });
+        Self { last, width, expected, worth }
     }
+
+    /// Whether it was made for such a unit.
+    fn is_of(&self, unit: &Unit) -> bool {
+        self.width == unit.width && self.last == level(unit.max_draft)
+    }
+
+    /// What the largest of so many budgets gives.
+    fn gives(&self, budgets: u8) -> Expected {
+        budgets.checked_sub(1).map_or_else(Expected::default, |place| self.expected[usize::from(place)])
+    }
+
+    /// The largest of so many budgets.
+    fn budget(&self, budgets: u8, unit: &Unit) -> u32 {
+        budgets.checked_sub(1).map_or(0, |place| BUDGETS[usize::from(place)].min(unit.max_draft))
+    }
+}
+
+/// What a step is expected to give and to take.
+#[derive(Debug, Clone, Copy, Default)]
+struct Outcome {
+    kept: f32,
+    drafted: f32,
+    /// Tokens to catch up on.
+    missed: f32,
+    drafting: usize,
+    largest: u32,
+}
+
+impl Outcome {
+    /// A unit drafts with the largest of `budgets` budgets instead of with that of `before` budgets.
+    fn add(&mut self, state: &State, unit: &Unit, before: u8, budgets: u8) {
+        let outlook = &state.outlook;
+        let (was, is) = (outlook.gives(before), outlook.gives(budgets));
+        self.kept += is.kept - was.kept;
+        self.drafted += (is.drafted - was.drafted) * unit.width as f32;
+        if before == 0 {
+            self.missed += state.missed as f32;
+            self.drafting += 1;
+        }
+        self.largest = self.largest.max(outlook.budget(budgets, unit));
+    }
+
+    /// What it is beyond another one, with that one.
+    fn after(self, other: Self) -> Self {
+        Self {
+            kept: self.kept + other.kept,
+            drafted: self.drafted + other.drafted,
+            missed: self.missed + other.missed,
+            drafting: self.drafting + other.drafting,
+            largest: self.largest.max(other.largest),
+        }
+    }
+
+    /// Nanoseconds beside `rows` rows, if catching up pays within so many steps.
+    fn took(&self, costs: &Costs, rows: f32, steps: f32) -> f32 {
+        let draft = if self.drafting > 0 { costs.draft(self.drafting, self.largest) } else { 0.0 };
+        costs.pass(rows + self.drafted) + draft + costs.catch_up(self.missed) / steps
+    }
+}
+
+/// What a step is expected to be at each of [`PRICES`], with all that is allowed, and with a try.
+#[derive(Default)]
+struct Outlooks {
+    by_price: [Outcome; PRICES.len()],
+    most: Outcome,
+    tried: Outcome,
 }
 
 impl CostAware {
     /// Lowers `max_draft` to what pays.
     pub fn limit(&mut self, units: &mut [Unit], sequences: &[QueueSequence]) {
-        forget(&mut self.sequences, sequences);
-        self.curves.clear();
+        self.sequences.follow(sequences, |_| State::default());
+        self.drafters.clear();
+        self.turn += 1;
+        let parts = units.len().div_ceil(OUTLOOKS);
         let (mut rows, mut anchors) = (0.0, 0.0);
         for (place, unit) in units.iter().enumerate().filter(|(_, unit)| unit.decodes() && unit.running) {
             rows += unit.width as f32;
             anchors += 1.0;
             if unit.max_draft > 0 {
-                let known = self.sequences.entry(leader(unit, sequences)).or_default();
-                let expected = known.acceptance.expected(Some(&self.all), unit.max_draft);
-                let missed = tokens(unit, sequences).saturating_sub(known.caught_up) as f32;
-                self.curves.push(Curve { place, width: unit.width, most: unit.max_draft, missed, expected });
+                let state = self.sequences.at(unit.arrival());
+                if (place + self.turn).is_multiple_of(parts) || !state.outlook.is_of(unit) {
+                    state.outlook = Outlook::new(&state.acceptance, &self.all, unit);
+                }
+                state.missed = tokens(unit, sequences).saturating_sub(state.caught_up);
+                self.drafters.push(place);
             }
         }
-        if self.curves.is_empty() {
+        if self.drafters.is_empty() {
             return;
         }
-        let is_close = self.settle_price(rows, anchors);
+        let outlooks = self.look(units);
+        let is_close = self.settle_price(&outlooks.by_price, rows, anchors);
         // What drafting costs is not known before it was done, so the first drafts are small ones.
         let knows_drafting = self.costs.knows_drafting();
         let pauses = is_close && self.drafting_steps >= BETWEEN_PLAIN;
-        let reaches = knows_drafting && !pauses && self.is_time_to_reach(rows);
-        let tries = !knows_drafting || (self.price == 0 && self.is_time_to_try(rows));
-        let price = PRICES[if pauses { 0 } else { self.price }];
+        let price = if pauses { 0 } else { self.price };
+        // What the last nodes of a large draft keep is seen by drafting them.
+        let is_time = |steps: f32, outcome: Outcome| {
+            let took = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0);
+            let now = took(outlooks.by_price[price]);
+            steps >= BETWEEN_TRIES.max((took(outcome) - now) / (TRIES * now))
+        };
+        let reaches = knows_drafting && !pauses && is_time(self.short_steps, outlooks.most);
+        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, outlooks.tried));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
-        for curve in &self.curves {
-            units[curve.place].max_draft = match () {
-                () if reaches => curve.most,
-                () if tries => TRY.min(curve.most),
-                () => curve.at(price).0,
+        for place in &self.drafters {
+            let unit = &mut units[*place];
+            let outlook = &self.sequences.at(unit.arrival()).outlook;
+            unit.max_draft = match () {
+                () if reaches => unit.max_draft,
+                () if tries => TRY.min(unit.max_draft),
+                () => outlook.budget(outlook.worth[price], unit),
             };
         }
     }
 
+    /// What can be expected of this step.
+    fn look(&mut self, units: &[Unit]) -> Outlooks {
+        let mut outlooks = Outlooks::default();
+        for place in &self.drafters {
+            let unit = &units[*place];
+            let state = self.sequences.at(unit.arrival());
+            let mut before = 0;
+            for (outcome, budgets) in outlooks.by_price.iter_mut().zip(state.outlook.worth) {
+                if budgets != before {
+                    outcome.add(state, unit, before, budgets);
+                    before = budgets;
+                }
+            }
+            let last = state.outlook.last;
+            outlooks.most.add(state, unit, 0, last as u8 + 1);
+            outlooks.tried.add(state, unit, 0, level(TRY).min(last) as u8 + 1);
+        }
+        // So far each has what it is beyond the one before.
+        for price in 1..PRICES.len() {
+            outlooks.by_price[price] = outlooks.by_price[price].after(outlooks.by_price[price - 1]);
+        }
+        outlooks
+    }
+
     /// Sets the price of this step; whether speculation promises little more than plain decoding.
-    fn settle_price(&mut self, rows: f32, anchors: f32) -> bool {
-        let speed = |price: usize| self.speed(price, rows, anchors);
-        let (plain, last) = (speed(0), speed(self.price));
-        let best = (1..PRICES.len()).map(|price| (price, speed(price))).max_by(|a, b| a.1.total_cmp(&b.1));
-        let (price, fastest) = best.unwrap_or((0, plain));
+    fn settle_price(&mut self, outcomes: &[Outcome; PRICES.len()], rows: f32, anchors: f32) -> bool {
+        let speeds = outcomes.map(|outcome| (anchors + outcome.kept) / outcome.took(&self.costs, rows, SOON));
+        let (plain, last) = (speeds[0], speeds[self.price]);
+        let best = (1..PRICES.len()).max_by(|a, b| speeds[*a].total_cmp(&speeds[*b])).unwrap_or(0);
+        let fastest = speeds[best];
         let price = match () {
             () if !self.costs.is_known() => PRICES.len() / 2,
             () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 } => 0,
             () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
-            () => price,
+            () => best,
         };
-        let drafts = self.curves.iter().any(|curve| curve.at(PRICES[price]).0 > 0);
+        let drafts = outcomes[price].drafting > 0;
         self.price = if drafts { price } else { 0 };
         drafts && fastest < plain * CLOSE
-    }
-
-    /// Tokens a nanosecond at a price.
-    fn speed(&self, price: usize, rows: f32, anchors: f32) -> f32 {
-        let (kept, took) = self.outcome(rows, SOON, |curve| curve.at(PRICES[price]));
-        (anchors + kept) / took
-    }
-
-    /// Nodes kept, and nanoseconds, of a step with these budgets, if catching up pays within so many steps.
-    fn outcome(&self, rows: f32, steps: f32, budget: impl Fn(&Curve) -> (u32, Expected)) -> (f32, f32) {
-        let (mut kept, mut drafted, mut missed, mut largest, mut drafting) = (0.0, 0.0, 0.0, 0, 0);
-        for curve in &self.curves {
-            let (budget, expected) = budget(curve);
-            kept += expected.kept;
-            drafted += expected.drafted * curve.width as f32;
-            largest = largest.max(budget);
-            if budget > 0 {
-                drafting += 1;
-                missed += curve.missed;
-            }
-        }
-        let draft = if drafting > 0 { self.costs.draft(drafting, largest) } else { 0.0 };
-        (kept, self.costs.pass(rows + drafted) + draft + self.costs.catch_up(missed) / steps)
-    }
-
-    /// Whether to allow all that may be drafted: what the last nodes of it keep is else not seen.
-    fn is_time_to_reach(&self, rows: f32) -> bool {
-        let (_, took) = self.outcome(rows, 1.0, |curve| curve.at(PRICES[self.price]));
-        let (_, most) = self.outcome(rows, 1.0, |curve| (curve.most, curve.expected[level(curve.most)]));
-        self.short_steps >= BETWEEN_TRIES.max((most - took) / (TRIES * took))
-    }
-
-    fn is_time_to_try(&self, rows: f32) -> bool {
-        let plain = self.costs.pass(rows);
-        let (_, took) = self.outcome(rows, 1.0, |curve| {
-            let budget = TRY.min(curve.most);
-            (budget, curve.expected[level(budget)])
-        });
-        self.plain_steps >= BETWEEN_TRIES.max((took - plain) / (TRIES * plain))
     }
 
     /// Remembers what the planner allowed.
     pub fn planned(&mut self, units: &[Unit], sequences: &[QueueSequence]) {
         let mut drafts = false;
         for unit in units.iter().filter(|unit| unit.decodes() && unit.rows > 0) {
-            if let Some(state) = self.sequences.get_mut(&leader(unit, sequences)) {
-                state.budget = unit.draft;
-                if unit.draft > 0 {
-                    drafts = true;
-                    let tokens = tokens(unit, sequences);
-                    state.missed = tokens.saturating_sub(state.caught_up);
-                    state.caught_up = tokens;
-                }
+            let state = self.sequences.at(unit.arrival());
+            state.budget = unit.draft;
+            if unit.draft > 0 {
+                drafts = true;
+                state.caught_up = tokens(unit, sequences);
             }
         }
         let count = |before: f32, counts: bool| if counts { before + 1.0 } else { 0.0 };
@@ -210,19 +279,21 @@ impl CostAware {
         if only_decodes && report.rows > 0 {
             self.costs.add_pass(report.rows, report.forward_ns as f32);
         }
+        let (parts, common_parts) = (reports.len().div_ceil(LESSONS), reports.len().div_ceil(COMMON_LESSONS));
         let (mut largest, mut drafting, mut missed) = (0, 0, 0);
-        for report in reports {
-            let Some(state) = self.sequences.get_mut(&report.id) else { continue };
+        for (place, report) in reports.iter().enumerate() {
+            let Some(state) = self.sequences.of(report.id) else { continue };
             let budget = std::mem::take(&mut state.budget);
             if budget > 0 {
-                state.acceptance.add(budget, report.drafted, report.accepted);
-                self.all.add(budget, report.drafted, report.accepted);
+                if (place + self.turn).is_multiple_of(parts) {
+                    state.acceptance.add(budget, report.drafted, report.accepted);
+                }
+                if (place + self.turn).is_multiple_of(common_parts) {
+                    self.all.add(budget, report.drafted, report.accepted);
+                }
                 largest = largest.max(budget);
                 drafting += 1;
                 missed += state.missed;
-            }
-            if report.finished {
-                self.sequences.remove(&report.id);
             }
         }
         if drafting > 0 {

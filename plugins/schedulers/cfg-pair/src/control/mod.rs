@@ -7,8 +7,9 @@ mod acceptance;
 mod adaptive;
 mod cost_aware;
 mod costs;
+mod remembered;
 
-use foretoken_plugin_api::{QueueSequence, SeqId, StepReport};
+use foretoken_plugin_api::{QueueSequence, StepReport};
 
 pub use acceptance::Acceptance;
 pub use adaptive::Adaptive;
@@ -51,21 +52,5 @@ impl Control {
             Self::Adaptive(adaptive) => adaptive.observe(report),
             Self::CostAware(cost_aware) => cost_aware.observe(report),
         }
-    }
-}
-
-/// The sequence that stands for a unit: of a pair the conditional one, which is the older.
-fn leader(unit: &Unit, sequences: &[QueueSequence]) -> SeqId {
-    sequences[unit.arrival()].id
-}
-
-/// Sequences remembered beyond those in the queue before the gone ones are looked for.
-const SPARE: usize = 64;
-
-/// Forgets sequences that are not in the queue, once there are many.
-fn forget<T>(known: &mut std::collections::HashMap<SeqId, T>, sequences: &[QueueSequence]) {
-    if known.len() > sequences.len() + SPARE {
-        // The queue is in order of arrival, hence of ids.
-        known.retain(|id, _| sequences.binary_search_by_key(id, |sequence| sequence.id).is_ok());
     }
 }
