@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_larger_budget_bounds_a_smaller_one_and_its_own_tries_decide() {
         let mut seen = Acceptance::default();
-        (0..20).for_each(|_| seen.add(24, 24, 2));
+        (0..40).for_each(|_| seen.add(24, 24, 2));
         let bound = seen.expected(None, 64);
         assert_eq!((bound[level(8)].kept, bound[level(8)].drafted), (2.0, 8.0), "at most what 24 kept");
         (0..20).for_each(|_| seen.add(8, 8, 1));
