@@ -69,6 +69,16 @@ pub enum BuildError {
     /// The config's own sampling could not run.
     #[error("sampling: {0}")]
     Sampling(#[from] RequestError),
+    /// Rejected drafts could not be taken back.
+    #[error(
+        "kv manager `{kv}` cannot roll back, so what proposer `{proposer}` drafts could not be taken back\n  fix: a kv.plugin that can, such as \"paged\", or no proposer"
+    )]
+    OnlyForward {
+        /// The KV manager.
+        kv: String,
+        /// The first proposer.
+        proposer: String,
+    },
     /// A proposer asks for what this engine does not have.
     #[error("proposer `{name}` cannot be served: {reason}")]
     Needs {
@@ -103,7 +113,11 @@ impl Engine {
         if config.sampling.runs_pairs() && !plans_pairs {
             return Err(RequestError::no_pairs(&config.sampling, &config.scheduler.name).into());
         }
-        let kv = parts.kv(&config.kv, num_slots)?;
+        let mut kv = parts.kv(&config.kv, num_slots)?;
+        let rolls_back = kv.can_rollback().map_err(refused(&config.kv))?;
+        if let Some(proposer) = config.proposers.first().filter(|_| !rolls_back) {
+            return Err(BuildError::OnlyForward { kv: config.kv.name.clone(), proposer: proposer.name.clone() });
+        }
         let (sampler, guarantees) = parts.sampler(&config.sampler)?;
         let proposers = config.proposers.iter().map(|choice| parts.proposer(choice, config.plugins.max_faults));
         let proposers = proposers.collect::<Result<Vec<_>, _>>()?;
@@ -135,9 +149,10 @@ impl Engine {
             idle_steps: 0,
             totals: Totals::default(),
             first_guesses: Vec::new(),
+            step_costs: Vec::new(),
         };
         core.first_guesses = self_test::look(&mut core);
-        step_costs::tell(&mut core);
+        core.step_costs = step_costs::tell(&mut core);
         Ok(Self { core, kv })
     }
 }

@@ -206,6 +206,12 @@ pub struct BenchArgs {
     /// Tokens already in the KV when a step is timed
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub context: usize,
+    /// Instead: does speculation pay here? The config against itself without proposers, and the best draft lengths
+    #[arg(long, requires = "path", conflicts_with = "random_weights")]
+    pub advise: bool,
+    /// Batches to advise on
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', default_value = "1,4,16", requires = "advise")]
+    pub batch: Vec<usize>,
     /// Interleaved rounds; reported are the medians
     #[arg(long, value_name = "N", default_value_t = 7)]
     pub rounds: usize,

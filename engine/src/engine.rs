@@ -24,6 +24,7 @@ use crate::request::{Completion, Event, Request, RequestError};
 use crate::self_test::FirstGuesses;
 use crate::sequence::{self, Branch, Sequence, Sharing, TextSide};
 use crate::step::{self, StepBuffers};
+use crate::step_costs::Costs;
 use crate::text::{ChatTemplate, StopFilter, StreamDecoder, Tokenizer};
 
 /// The target: weights, keys and values, and the buffers of a pass.
@@ -69,6 +70,7 @@ pub struct Core {
     pub(crate) idle_steps: u32,
     pub(crate) totals: Totals,
     pub(crate) first_guesses: Vec<FirstGuesses>,
+    pub(crate) step_costs: Costs,
 }
 
 /// What the engine has done since it was built.
@@ -225,6 +227,11 @@ impl Engine {
     /// What it has done so far.
     pub fn totals(&self) -> Totals {
         self.core.totals
+    }
+
+    /// Nanoseconds of passes, by rows, as timed when the engine was built; nothing without proposers.
+    pub fn step_costs(&self) -> &[(u32, u64)] {
+        &self.core.step_costs
     }
 
     /// Each proposer's name, faults and last fault.

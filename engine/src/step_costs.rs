@@ -26,12 +26,12 @@ const ENOUGH: Duration = Duration::from_millis(400);
 const KEPT: Duration = Duration::from_millis(20);
 
 /// Rows of a pass and its nanoseconds.
-type Costs = Vec<(u32, u64)>;
+pub(crate) type Costs = Vec<(u32, u64)>;
 
-/// Tells the scheduler what passes cost. Without proposers there is nothing to weigh.
-pub(crate) fn tell(core: &mut Core) {
+/// Tells the scheduler what passes cost, and returns it. Without proposers there is nothing to weigh.
+pub(crate) fn tell(core: &mut Core) -> Costs {
     if core.proposers.is_empty() {
-        return;
+        return Vec::new();
     }
     let entry = cache_entry(core);
     let costs = entry.as_ref().and_then(read).unwrap_or_else(|| {
@@ -42,11 +42,12 @@ pub(crate) fn tell(core: &mut Core) {
         }
         costs
     });
-    for (rows, took) in costs {
+    for &(rows, took) in &costs {
         if let Err(error) = core.scheduler.observe(StepReport::new(&[], rows, 0, took)) {
             tracing::error!("scheduler `{}`: observe: {error}", core.config.scheduler.name);
         }
     }
+    costs
 }
 
 /// Times passes on slots that nobody holds yet.

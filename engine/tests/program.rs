@@ -187,6 +187,32 @@ fn bench_says_what_design_names() {
 }
 
 #[test]
+fn bench_advises_on_draft_lengths() {
+    let output = foretoken(&["bench", "configs/ngram.toml", "--advise", "--batch", "1,3", "--json"]);
+    let advice: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let passes = advice["pass_ms"].as_array().expect("passes");
+    assert!(passes.len() >= 6 && passes.iter().all(|pass| pass[1].as_f64() > Some(0.0)), "{advice}");
+    let measured = advice["measured"].as_array().expect("a row a batch");
+    assert_eq!(measured.iter().map(|row| row["batch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    for row in measured {
+        let speeds = ["predicted_speedup", "speedup"].map(|field| row[field].as_f64().expect("a number"));
+        assert!(speeds.iter().all(|speed| (0.1..10.0).contains(speed)), "{row}");
+        assert!(row["right"].as_f64().is_some_and(|right| (0.0..1.0).contains(&right)), "{row}");
+        assert!(row["tokens_per_pass"].as_f64() >= Some(1.0), "{row}");
+    }
+    let predicted = advice["predicted"].as_array().expect("cells");
+    assert_eq!(predicted.len(), 10);
+    // The surer the guesses, the more they pay.
+    for batch in predicted.chunks(5) {
+        let speeds: Vec<f64> = batch.iter().map(|cell| cell["speedup"].as_f64().expect("a number")).collect();
+        assert!(speeds[0] >= 1.0 && speeds.is_sorted(), "{batch:?}");
+    }
+    let output = foretoken(&["bench", "configs/plain.toml", "--advise"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("a config with a [proposer] table"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_file_of_prompts_takes_sampling_by_the_line_and_says_which_line_is_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("prompts.jsonl");

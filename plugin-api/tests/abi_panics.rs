@@ -91,7 +91,7 @@ fn a_scheduler_that_panics_is_poisoned() {
 
 #[test]
 fn a_kv_manager_that_panics_is_poisoned() {
-    let calls: [Call<kv::LoadedKv>; 9] = [
+    let calls: [Call<kv::LoadedKv>; 10] = [
         ("admit", |part| part.admit(SeqId(1), &[]).map(drop)),
         ("reserve", |part| part.reserve(SeqId(1), 1)),
         ("slots", |part| part.slots(SeqId(1)).map(drop)),
@@ -101,6 +101,7 @@ fn a_kv_manager_that_panics_is_poisoned() {
         ("free", |part| part.free(SeqId(1))),
         ("stats", |part| part.stats().map(drop)),
         ("check", |part| part.check()),
+        ("can_rollback", |part| part.can_rollback().map(drop)),
     ];
     let facts = KvFacts { num_slots: 4 };
     assert_poisons(&calls, |at| kv::LoadedKv::new(kv::export::<Bomb>, &options(at), &facts, &fake()));

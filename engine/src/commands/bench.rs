@@ -11,6 +11,7 @@ use foretoken_kernels::WeightDtype;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::UsageError;
+use super::advise::advise;
 use crate::cli::BenchArgs;
 
 /// Shapes that need no file: layers, width, inner width, heads, KV heads, vocabulary.
@@ -21,6 +22,9 @@ const SHAPES: [(&str, [usize; 6]); 3] = [
 ];
 
 pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    if let Some(path) = args.path.as_deref().filter(|_| args.advise) {
+        return advise(path, args);
+    }
     let config = match &args.path {
         Some(path) => config::load(path, &args.set)?,
         None => config::parse("[model]\npath = \".\"", "--random-weights", Path::new("."), &args.set)?,

@@ -1,5 +1,6 @@
 //! The program's commands, one file each, and what they share.
 
+mod advise;
 pub mod bench;
 pub mod compare;
 mod contest;

@@ -147,3 +147,16 @@ fn two_libraries_of_one_kind_stay_themselves() {
     let error = engine.submit(Request { prompt: vec![1], sampling, text: false }).expect_err("there is no third");
     assert!(error.to_string().contains("ours, other"), "{error}");
 }
+
+#[test]
+fn a_manager_that_only_goes_forward_refuses_speculation_and_serves_plain_decoding() {
+    let forward = "[kv]\nplugin = \"forward-kv\"\n";
+    let prompts = [vec![0; 10], vec![0; 24]];
+    let reference = tokens(&run(&mut engine(PLAIN), &prompts, &greedy(8), 2));
+    assert_eq!(tokens(&run(&mut engine(&format!("{PLAIN}{forward}")), &prompts, &greedy(8), 2)), reference);
+    let config = try_config(&format!("{NGRAM}{forward}")).expect("a good config");
+    let refusal = Engine::new(config).err().expect("nothing drafted could be taken back").to_string();
+    for word in ["forward-kv", "ngram", "cannot roll back", "\"paged\""] {
+        assert!(refusal.contains(word), "{word:?} is missing from: {refusal}");
+    }
+}

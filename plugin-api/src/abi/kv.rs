@@ -30,6 +30,8 @@ pub struct KvVtable {
     check: unsafe extern "C" fn(*mut c_void) -> Crossing<()>,
     #[sabi(last_prefix_field)]
     drop: unsafe extern "C" fn(*mut c_void),
+    // Since 1.2.0: an older plugin has none.
+    can_rollback: unsafe extern "C" fn(*mut c_void) -> Crossing<bool>,
 }
 
 /// A borrowed list of slots whose lifetime the engine's side restores. Frozen.
@@ -65,6 +67,7 @@ impl<P: KvManager> Make<P> {
         stats: stats::<P>,
         check: check::<P>,
         drop: drop_instance::<P>,
+        can_rollback: can_rollback::<P>,
     })}
 }
 
@@ -144,6 +147,11 @@ unsafe extern "C" fn check<P: KvManager>(data: *mut c_void) -> Crossing<()> {
     unsafe { call::<P, _>(data, "check", |part| part.check()) }
 }
 
+unsafe extern "C" fn can_rollback<P: KvManager>(data: *mut c_void) -> Crossing<bool> {
+    // SAFETY: the vtable's contract.
+    unsafe { call::<P, _>(data, "can_rollback", |part| Ok(part.can_rollback())) }
+}
+
 /// The engine's side: a KV manager in a library. Its methods mirror [`KvManager`]'s and return the plugin's errors.
 pub struct LoadedKv {
     object: KvObject,
@@ -202,6 +210,13 @@ impl LoadedKv {
     pub fn stats(&mut self) -> Result<KvStats> {
         // SAFETY: see above.
         from_crossing(unsafe { (self.object.vtable.stats())(self.object.data) })
+    }
+
+    pub fn can_rollback(&mut self) -> Result<bool> {
+        // Plugins older than 1.2.0 all can.
+        let Some(can_rollback) = self.object.vtable.can_rollback() else { return Ok(true) };
+        // SAFETY: see above.
+        from_crossing(unsafe { can_rollback(self.object.data) })
     }
 
     pub fn check(&mut self) -> Result<()> {

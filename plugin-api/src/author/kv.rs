@@ -50,6 +50,12 @@ pub trait KvManager: Send + Sized + 'static {
     /// Lets a sequence go; its slots become free, or cached.
     fn free(&mut self, sequence: SeqId);
 
+    /// Whether reserved slots can be given back with nothing kept of them. A manager of state that only moves forward (a
+    /// recurrence, a ring that overwrites) says no, upon which the engine refuses proposers.
+    fn can_rollback(&self) -> bool {
+        true
+    }
+
     /// The balance.
     fn stats(&self) -> KvStats;
 

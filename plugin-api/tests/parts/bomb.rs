@@ -166,6 +166,11 @@ impl KvManager for Bomb {
         self.tick("free");
     }
 
+    fn can_rollback(&self) -> bool {
+        self.tick("can_rollback");
+        true
+    }
+
     fn stats(&self) -> KvStats {
         self.tick("stats");
         KvStats::default()
