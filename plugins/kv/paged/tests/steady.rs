@@ -1,33 +1,11 @@
 //! Once tables have grown, keeping the books allocates nothing, sequences that come and go included.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../counting.rs"]
+mod counting;
 
+use counting::allocations;
 use foretoken_paged::{Paged, PagedOptions, Radix};
 use foretoken_plugin_api::{KvManager, SeqId, Token};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const SLOTS: usize = 8192;
 const SEQUENCES: u64 = 32;
@@ -51,15 +29,15 @@ fn steps(kv: &mut impl KvManager, ids: &mut [SeqId], count: u64) {
     }
 }
 
-fn allocations(mut kv: impl KvManager) -> u64 {
+fn made_by(mut kv: impl KvManager) -> u64 {
     let mut ids: Vec<SeqId> = (0..SEQUENCES).map(SeqId).collect();
     for id in &ids {
         kv.admit(*id, &[1, 2, 3]).unwrap();
     }
     steps(&mut kv, &mut ids, 2000);
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     steps(&mut kv, &mut ids, 2000);
-    let made = ALLOCATIONS.get() - before;
+    let made = allocations() - before;
     kv.check().unwrap();
     made
 }
@@ -67,9 +45,9 @@ fn allocations(mut kv: impl KvManager) -> u64 {
 #[test]
 fn a_steady_step_allocates_nothing() {
     let options = PagedOptions::default();
-    assert_eq!(allocations(Paged::with_slots(&options, SLOTS).unwrap()), 0, "paged");
-    assert_eq!(allocations(Radix::with_slots(&options, SLOTS).unwrap()), 0, "radix");
-    let before = ALLOCATIONS.get();
+    assert_eq!(made_by(Paged::with_slots(&options, SLOTS).unwrap()), 0, "paged");
+    assert_eq!(made_by(Radix::with_slots(&options, SLOTS).unwrap()), 0, "radix");
+    let before = allocations();
     drop(vec![0u8; 1000]);
-    assert_eq!(ALLOCATIONS.get(), before + 1, "the counter counts");
+    assert_eq!(allocations(), before + 1, "the counter counts");
 }

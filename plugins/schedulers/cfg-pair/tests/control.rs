@@ -41,7 +41,7 @@ fn all(_: u64, _: u64) -> u32 {
 
 /// Steps in which a text repeats an earlier one.
 fn repeats(id: u64, step: u64) -> bool {
-    (step / 3 + id) % 4 == 0
+    (step / 3 + id).is_multiple_of(4)
 }
 
 struct Random(u64);

@@ -1,10 +1,12 @@
 //! Nothing is allocated once the scratch has grown; and what a row costs (ignored: run it on a quiet machine).
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../../counting.rs"]
+mod counting;
+
 use std::hint::black_box;
 use std::time::Instant;
 
+use counting::allocations;
 use foretoken_gumbel::Gumbel;
 use foretoken_kernels::{NoiseKey as KernelKey, noise};
 use foretoken_plugin_api::types::verdict::DraftTree;
@@ -12,29 +14,6 @@ use foretoken_plugin_api::{
     ChildMode, NO_PARENT, NodeId, NoiseKey, Sampler, SamplingParams, SeqId, TensorView, Token, Verdicts, VerifyBatch,
     VerifySequence,
 };
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const NODES: usize = 4;
 
@@ -82,11 +61,11 @@ fn assert_steady(sampler: &mut impl Sampler) {
     let rows = Rows::new(512, 8);
     for sampling in [SamplingParams::GREEDY, SAMPLED, SamplingParams { top_k: 40, ..SAMPLED }] {
         rows.verify(sampler, sampling, &[1, 2, 3, 4], 0);
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         for step in 1..50 {
             black_box(rows.verify(sampler, sampling, &[step, 2, 3, 4], step));
         }
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{sampling:?}");
+        assert_eq!(allocations() - before, 0, "{sampling:?}");
     }
 }
 

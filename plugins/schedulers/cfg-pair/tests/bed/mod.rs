@@ -54,7 +54,7 @@ impl Bed {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../configs").join(kv).with_extension("toml");
         let config = config::load(&path, &[]).expect("a config");
         let make = Registry::new(config.plugins).find(&config.kv).expect("a library").kv().expect("a KV manager");
-        let facts = KvFacts { num_slots: SEQUENCES as usize * SLOTS, ..KvFacts::default() };
+        let facts = KvFacts { num_slots: SEQUENCES as usize * SLOTS };
         let kv = LoadedKv::new(make, &config.kv.options, &facts, &host).expect("the options");
         let options = FcfsOptions { max_num_seqs: SEQUENCES as u32, policy, ..FcfsOptions::default() };
         let mut scheduler = CfgPair::new(options, host).expect("the defaults");
