@@ -36,7 +36,7 @@ impl Adaptive {
         self.sequences.follow(sequences, |_| State { draft: None, acceptance });
         for unit in units.iter_mut().filter(|unit| unit.decodes() && unit.max_draft > 0) {
             let allowed = unit.max_draft;
-            let draft = *self.sequences.at(unit.arrival()).draft.get_or_insert(allowed);
+            let draft = *self.sequences.at_mut(unit.arrival()).draft.get_or_insert(allowed);
             // Near the end of a text less is allowed; what was learned stays.
             unit.max_draft = draft.max(self.least).min(allowed);
         }

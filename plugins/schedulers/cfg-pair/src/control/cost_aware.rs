@@ -31,8 +31,9 @@ const CLOSE: f32 = 1.15;
 const BETWEEN_PLAIN: f32 = 24.0;
 /// Steps within which catching up a proposer that has not drafted for a while must pay.
 const SOON: f32 = 64.0;
-/// The budget of a try where nothing is drafted, and the fewest steps between two tries.
+/// The budget of a try where nothing is drafted, the sequences that try about, and the fewest steps between two tries.
 const TRY: u32 = 3;
+const TRIERS: usize = 4;
 const BETWEEN_TRIES: f32 = 4.0;
 
 /// Of many sequences not all are thought about in every step, so that a step of hundreds costs microseconds: a new outlook
@@ -172,13 +173,14 @@ impl CostAware {
         self.sequences.follow(sequences, |_| State::default());
         self.drafters.clear();
         self.turn += 1;
-        let parts = units.len().div_ceil(OUTLOOKS);
+        // At first every step teaches much.
+        let parts = units.len().div_ceil(OUTLOOKS).min(1 + self.turn / OUTLOOKS);
         let (mut rows, mut anchors) = (0.0, 0.0);
         for (place, unit) in units.iter().enumerate().filter(|(_, unit)| unit.decodes() && unit.running) {
             rows += unit.width as f32;
             anchors += 1.0;
             if unit.max_draft > 0 {
-                let state = self.sequences.at(unit.arrival());
+                let state = self.sequences.at_mut(unit.arrival());
                 if (place + self.turn).is_multiple_of(parts) || !state.outlook.is_of(unit) {
                     state.outlook = Outlook::new(&state.acceptance, &self.all, unit);
                 }
@@ -204,21 +206,27 @@ impl CostAware {
         let reaches = knows_drafting && !pauses && is_time(self.short_steps, outlooks.most);
         let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, outlooks.tried));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
-        for place in &self.drafters {
+        for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
             let outlook = &self.sequences.at(unit.arrival()).outlook;
             unit.max_draft = match () {
                 () if reaches => unit.max_draft,
-                () if tries => TRY.min(unit.max_draft),
+                () if tries && self.is_trier(number) => TRY.min(unit.max_draft),
+                () if tries => 0,
                 () => outlook.budget(outlook.worth[price], unit),
             };
         }
     }
 
+    /// Whether one of the drafters tries in this step: of many, others each time.
+    fn is_trier(&self, number: usize) -> bool {
+        (number + self.turn).is_multiple_of(self.drafters.len().div_ceil(TRIERS))
+    }
+
     /// What can be expected of this step.
-    fn look(&mut self, units: &[Unit]) -> Outlooks {
+    fn look(&self, units: &[Unit]) -> Outlooks {
         let mut outlooks = Outlooks::default();
-        for place in &self.drafters {
+        for (number, place) in self.drafters.iter().enumerate() {
             let unit = &units[*place];
             let state = self.sequences.at(unit.arrival());
             let mut before = 0;
@@ -230,7 +238,9 @@ impl CostAware {
             }
             let last = state.outlook.last;
             outlooks.most.add(state, unit, 0, last as u8 + 1);
-            outlooks.tried.add(state, unit, 0, level(TRY).min(last) as u8 + 1);
+            if self.is_trier(number) {
+                outlooks.tried.add(state, unit, 0, level(TRY).min(last) as u8 + 1);
+            }
         }
         // So far each has what it is beyond the one before.
         for price in 1..PRICES.len() {
@@ -260,7 +270,7 @@ impl CostAware {
     pub fn planned(&mut self, units: &[Unit], sequences: &[QueueSequence]) {
         let mut drafts = false;
         for unit in units.iter().filter(|unit| unit.decodes() && unit.rows > 0) {
-            let state = self.sequences.at(unit.arrival());
+            let state = self.sequences.at_mut(unit.arrival());
             state.budget = unit.draft;
             if unit.draft > 0 {
                 drafts = true;

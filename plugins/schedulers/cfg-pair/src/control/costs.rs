@@ -53,7 +53,8 @@ impl Costs {
         let place = SIZES.partition_point(|size| *size < rows).min(SIZES.len() - 1);
         self.seen[place] = self.seen[place].saturating_add(1);
         if self.passes[place] == 0.0 {
-            self.passes[place] = took;
+            let size = self.pass(SIZES[place] as f32);
+            self.passes[place] = if expected > 0.0 { took * size / expected } else { took };
             return;
         }
         let latest = (1.0 / f32::from(self.seen[place])).max(LATEST);
@@ -149,6 +150,13 @@ mod tests {
         (0..200).for_each(|_| costs.add_pass(8, 420.0));
         assert!((costs.pass(8.0) - 420.0).abs() < 2.0);
         assert!(costs.pass(1.0) > 1.2 * before, "all passes got slower");
+    }
+
+    #[test]
+    fn a_pass_between_two_sizes_is_not_taken_for_the_larger_one() {
+        let mut costs = Costs::default();
+        [(32, 3200.0), (64, 6400.0), (76, 7600.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took));
+        assert!((costs.pass(76.0) - 7600.0).abs() < 1.0 && (costs.pass(96.0) - 9600.0).abs() < 1.0);
     }
 
     #[test]

@@ -37,7 +37,12 @@ impl<T: Copy> Remembered<T> {
     }
 
     /// What is remembered of the sequence at a place of the queue.
-    pub fn at(&mut self, place: usize) -> &mut T {
+    pub fn at(&self, place: usize) -> &T {
+        &self.entries[place].1
+    }
+
+    /// The same, to be changed.
+    pub fn at_mut(&mut self, place: usize) -> &mut T {
         &mut self.entries[place].1
     }
 
@@ -81,7 +86,7 @@ mod tests {
         let mut remembered = Remembered::new();
         let fresh = |sequence: &QueueSequence| sequence.id.0 * 10;
         remembered.follow(&queue(&[1, 2, 3]), fresh);
-        *remembered.at(1) = 7;
+        *remembered.at_mut(1) = 7;
         // One gone, one new in front of one that stays: forks stand beside their parents.
         remembered.follow(&queue(&[2, 9, 3]), fresh);
         assert_eq!([0, 1, 2].map(|place| *remembered.at(place)), [7, 90, 30]);
