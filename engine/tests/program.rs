@@ -207,6 +207,11 @@ fn bench_advises_on_draft_lengths() {
         let speeds: Vec<f64> = batch.iter().map(|cell| cell["speedup"].as_f64().expect("a number")).collect();
         assert!(speeds[0] >= 1.0 && speeds.is_sorted(), "{batch:?}");
     }
+    for (flag, expected) in [("--batch=0", "at least 1"), ("--set=kv.num_slots=2", "raise kv.num_slots")] {
+        let output = foretoken(&["bench", "configs/ngram.toml", "--advise", flag]);
+        assert_eq!(output.status.code(), Some(2), "{flag}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{flag}: {}", text(&output.stderr));
+    }
     let output = foretoken(&["bench", "configs/plain.toml", "--advise"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("a config with a [proposer] table"), "{}", text(&output.stderr));

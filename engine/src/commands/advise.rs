@@ -2,7 +2,7 @@
 //!
 //! Two tables. What was measured: the config beside itself without proposers, on the same prompts, for several batches.
 //! And what the costs say: for each batch and each chance that a guess is right, the draft length that would pay most. The
-//! costs are those that the scheduler is told of, so the first column that says 0 is where `cost-aware` stops drafting.
+//! costs are those that the scheduler is told of, so where it says `none`, `cost-aware` does not draft.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,6 +66,9 @@ pub fn advise(path: &Path, args: &BenchArgs) -> anyhow::Result<ExitCode> {
         );
         return Err(UsageError(what).into());
     }
+    if args.batch.contains(&0) {
+        return Err(UsageError("--batch 0: expected at least 1".to_owned()).into());
+    }
     let mut plain = config.clone();
     plain.proposers.clear();
     let mut pair = [Contender::new("plain".to_owned(), plain)?, Contender::new("own".to_owned(), config)?];
@@ -90,9 +93,6 @@ pub fn advise(path: &Path, args: &BenchArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `batch` prompts through both, plain decoding first and last.
 fn measure(pair: &mut [Contender; 2], costs: &Costs, batch: usize) -> anyhow::Result<Measured> {
-    if batch == 0 {
-        return Err(UsageError("--batch 0: expected at least 1".to_owned()).into());
-    }
     let texts: Vec<String> = PROMPTS
         .lines()
         .filter_map(|line| Some(serde_json::from_str::<serde_json::Value>(line).ok()?["prompt"].as_str()?.to_owned()))
@@ -153,7 +153,7 @@ fn node_ms(measured: &[Measured], batch: usize) -> f64 {
     })
 }
 
-/// Milliseconds of passes, by rows.
+/// Milliseconds of passes, by rows: of two sizes at least, since an engine with slots for less has refused the first prompt.
 struct Costs(Vec<(u32, f64)>);
 
 impl Costs {

@@ -1,8 +1,9 @@
 //! Which slots are free, by block, and how many sequences hold each of the others.
 //!
 //! Every block has a stack of its free slots (block `b`'s is `stacks[b * block_size ..][..free]`), and every block with a
-//! free slot is on one of two lists: `whole` (nothing taken) or `partial`. Taking and releasing a slot are O(1) and never
-//! allocate. Stacks instead of one global free list keep neighbours together; a bitmap would need a scan.
+//! free slot is on one of two lists: `whole` (nothing taken) or `partial`. Taking and releasing a slot are O(1), a run of
+//! neighbours costs little more, and nothing here allocates but the list that is taken into. Stacks instead of one
+//! global free list keep neighbours together; a bitmap would need a scan.
 
 use foretoken_plugin_api::Slot;
 

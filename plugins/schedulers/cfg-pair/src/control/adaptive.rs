@@ -27,7 +27,7 @@ struct State {
 impl Adaptive {
     /// Drafts of at least `least` nodes.
     pub fn new(least: u32) -> Self {
-        Self { least, sequences: Remembered::new() }
+        Self { least, sequences: Remembered::default() }
     }
 
     /// Lowers `max_draft` to each sequence's length, which starts at what is allowed.

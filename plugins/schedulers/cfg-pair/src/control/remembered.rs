@@ -5,7 +5,7 @@
 use foretoken_plugin_api::{QueueSequence, SeqId};
 
 /// One `T` for each sequence of the last queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Remembered<T> {
     entries: Vec<(SeqId, T)>,
     spare: Vec<(SeqId, T)>,
@@ -13,12 +13,13 @@ pub struct Remembered<T> {
     last: usize,
 }
 
-impl<T: Copy> Remembered<T> {
-    /// Nothing yet.
-    pub fn new() -> Self {
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
         Self { entries: Vec::new(), spare: Vec::new(), last: 0 }
     }
+}
 
+impl<T: Copy> Remembered<T> {
     /// Takes the places of `sequences`: who is gone is forgotten, who is new gets what `fresh` makes.
     pub fn follow(&mut self, sequences: &[QueueSequence], mut fresh: impl FnMut(&QueueSequence) -> T) {
         let same = |(sequence, entry): (&QueueSequence, &(SeqId, T))| sequence.id == entry.0;
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn values_stay_with_their_sequences() {
-        let mut remembered = Remembered::new();
+        let mut remembered = Remembered::default();
         let fresh = |sequence: &QueueSequence| sequence.id.0 * 10;
         remembered.follow(&queue(&[1, 2, 3]), fresh);
         *remembered.at_mut(1) = 7;
