@@ -55,31 +55,42 @@ impl From<AlignedBytes> for SharedBytes {
 
 /// An owned byte buffer of zeros that starts a page, on huge pages where the system has them: weights and keys are read
 /// from end to end once a token, and with small pages the misses of the address cache show in the bandwidth.
+///
+/// It starts a huge page, since the system gives one only where all of it belongs to the buffer. The rest behind the last
+/// whole one stays on small pages, so that a buffer takes no more memory than it has bytes.
 #[derive(Debug)]
 pub(crate) struct AlignedBytes {
     pages: MmapMut,
+    start: usize,
     len: usize,
 }
 
+/// Bytes of a huge page on x86-64, and on aarch64 with pages of 4 KiB.
+const HUGE_PAGE: usize = 2 << 20;
+
 impl AlignedBytes {
     pub(crate) fn zeroed(len: usize) -> Self {
-        let pages = MmapMut::map_anon(len.max(1)).expect("the system refuses memory");
+        let huge = len / HUGE_PAGE * HUGE_PAGE;
+        // What is never touched takes no memory.
+        let spare = if huge > 0 { HUGE_PAGE } else { 0 };
+        let pages = MmapMut::map_anon(len.max(1) + spare).expect("the system refuses memory");
+        let start = if huge > 0 { pages.as_ptr().align_offset(HUGE_PAGE) } else { 0 };
         // Only a hint: where it is refused, pages are small.
         #[cfg(target_os = "linux")]
-        let _ = pages.advise(memmap2::Advice::HugePage);
-        Self { pages, len }
+        let _ = pages.advise_range(memmap2::Advice::HugePage, start, huge);
+        Self { pages, start, len }
     }
 }
 
 impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
-        &self.pages[..self.len]
+        &self.pages[self.start..][..self.len]
     }
 }
 
 impl AsMut<[u8]> for AlignedBytes {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.pages[..self.len]
+        &mut self.pages[self.start..][..self.len]
     }
 }
 

@@ -142,15 +142,10 @@ impl<'a> Panel<'a> {
         (&self.quads[block * Q..(block + 1) * Q]).try_into().expect("Q quads")
     }
 
-    /// Addresses of the lines that lie `ahead` bytes behind the Q stored quads of a block, in this panel or the next.
+    /// The address that lies `ahead` bytes behind the Q stored quads of a block, in this panel or a later one.
     #[inline(always)]
-    pub fn lines_ahead<const Q: usize>(&self, block: usize, ahead: usize) -> [*const u8; Q] {
-        let first = self.quads.as_ptr().cast::<u8>().wrapping_add(block * Q * QUAD + ahead);
-        let mut lines = [first; Q];
-        for quad in 0..Q {
-            lines[quad] = first.wrapping_add(quad * QUAD);
-        }
-        lines
+    pub fn ahead<const Q: usize>(&self, block: usize, ahead: usize) -> *const u8 {
+        self.quads.as_ptr().cast::<u8>().wrapping_add(block * Q * QUAD + ahead)
     }
 
     /// The scales of a block, where they are f16.

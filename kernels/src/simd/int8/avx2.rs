@@ -6,6 +6,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use super::super::Simd;
 use super::super::avx2::Avx2;
 use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
@@ -17,6 +18,13 @@ type Sums = [__m256i; 2];
 fn halves(quad: &[u8; QUAD]) -> Sums {
     // SAFETY: called only inside the level's `run`, so the processor has AVX2; both loads lie within the 64 bytes.
     unsafe { [_mm256_loadu_si256(quad.as_ptr().cast()), _mm256_loadu_si256(quad.as_ptr().add(32).cast())] }
+}
+
+/// `len`, which the compiler does not know to be that: it leaves a loop of so many turns a loop. Unrolled, a block's quads
+/// are all loaded at once, where 16 registers spill and the loads no longer follow the order of memory.
+#[inline(always)]
+fn left_rolled(len: usize) -> usize {
+    std::hint::black_box(len)
 }
 
 impl Int8 for Avx2 {
@@ -31,21 +39,29 @@ impl Int8 for Avx2 {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[&[i32]; N], at: usize, first: [i32; N]) -> [Sums; N] {
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        ahead: *const u8,
+        inputs: &[&[i32]; N],
+        at: usize,
+        first: [i32; N],
+    ) -> [Sums; N] {
         let inputs = words(inputs, at, 2 * quads.len());
         let mut sums = [Self::splat_i32(0); N];
         for n in 0..N {
             sums[n] = Self::splat_i32(first[n]);
         }
-        for (at, quad) in quads.iter().enumerate() {
-            // SAFETY: AVX2 by the level's contract.
+        for at in 0..left_rolled(quads.len()) {
+            Self::prefetch(ahead.wrapping_add(at * QUAD));
+            // SAFETY: AVX2 by the level's contract; there are as many quads, and twice as many words.
             unsafe {
-                let [top, bottom] = halves(quad);
+                let [top, bottom] = halves(quads.get_unchecked(at));
                 let mask = _mm256_set1_epi16(255);
                 let (top_even, bottom_even) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let (top_odd, bottom_odd) = (_mm256_srli_epi16::<8>(top), _mm256_srli_epi16::<8>(bottom));
                 for n in 0..N {
-                    let (x, y) = (_mm256_set1_epi32(inputs[n][2 * at]), _mm256_set1_epi32(inputs[n][2 * at + 1]));
+                    let x = _mm256_set1_epi32(*inputs[n].get_unchecked(2 * at));
+                    let y = _mm256_set1_epi32(*inputs[n].get_unchecked(2 * at + 1));
                     let [mut top, mut bottom] = sums[n];
                     top = _mm256_add_epi32(top, _mm256_madd_epi16(top_even, x));
                     bottom = _mm256_add_epi32(bottom, _mm256_madd_epi16(bottom_even, x));
@@ -60,22 +76,25 @@ impl Int8 for Avx2 {
     #[inline(always)]
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
+        ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],
     ) -> [Sums; N] {
         let inputs = words(inputs, at, 8);
-        // SAFETY: AVX2 by the level's contract.
+        // SAFETY: AVX2 by the level's contract; there are 4 quads, and 8 words.
         unsafe {
             let mask = _mm256_set1_epi8(15);
             let mut sums = [[_mm256_setzero_si256(); 2]; N];
-            for (at, quad) in quads.iter().enumerate() {
-                let [top, bottom] = halves(quad);
+            for at in 0..left_rolled(4) {
+                Self::prefetch(ahead.wrapping_add(at * QUAD));
+                let [top, bottom] = halves(quads.get_unchecked(at));
                 let (top_low, bottom_low) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let top_high = _mm256_and_si256(_mm256_srli_epi16::<4>(top), mask);
                 let bottom_high = _mm256_and_si256(_mm256_srli_epi16::<4>(bottom), mask);
                 for n in 0..N {
-                    let (x, y) = (_mm256_set1_epi32(inputs[n][at]), _mm256_set1_epi32(inputs[n][4 + at]));
+                    let x = _mm256_set1_epi32(*inputs[n].get_unchecked(at));
+                    let y = _mm256_set1_epi32(*inputs[n].get_unchecked(4 + at));
                     let [mut top, mut bottom] = sums[n];
                     top = _mm256_add_epi16(top, _mm256_maddubs_epi16(top_low, x));
                     bottom = _mm256_add_epi16(bottom, _mm256_maddubs_epi16(bottom_low, x));

@@ -3,6 +3,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use super::super::avx512::Avx512;
+use super::super::Simd;
 use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
 
@@ -29,6 +30,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     #[inline(always)]
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
+        ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],
@@ -36,6 +38,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         let inputs = words(inputs, at, quads.len());
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
+            Self::prefetch(ahead.wrapping_add(at * QUAD));
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let weights = _mm512_loadu_si512(quad.as_ptr().cast());
@@ -49,6 +52,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     #[inline(always)]
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
+        ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],
@@ -56,6 +60,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         let inputs = words(inputs, at, 8);
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
+            Self::prefetch(ahead.wrapping_add(at * QUAD));
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));

@@ -64,9 +64,10 @@ pub(crate) trait Int8: Copy + 'static {
     /// 16 times the same.
     fn splat_i32(value: i32) -> Self::I;
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), whose words
-    /// start at `at`.
+    /// start at `at`. With each quad, asks for the next of the cache lines from `ahead` on.
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
+        ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],
@@ -75,6 +76,7 @@ pub(crate) trait Int8: Copy + 'static {
     /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
+        ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],

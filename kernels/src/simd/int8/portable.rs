@@ -18,6 +18,7 @@ impl Int8 for Portable {
     #[inline(always)]
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
+        _ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],
@@ -34,6 +35,7 @@ impl Int8 for Portable {
     #[inline(always)]
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
+        _ahead: *const u8,
         inputs: &[&[i32]; N],
         at: usize,
         first: [i32; N],

@@ -2,13 +2,17 @@
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
 //! weight scales and the input's, and added to one f32 sum over ascending k. Inputs pass in chunks of N, so that a
-//! loaded quad of weights serves N rows.
+//! loaded quad of weights serves N rows. Few inputs take two panels, block by block: memory serves two walks faster than
+//! one.
 
-use super::{AHEAD, WeightBlock};
+use super::WeightBlock;
 use crate::quant::{PANEL, Panel};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
+
+/// Bytes ahead of their use at which weights are asked for, in each of two panels.
+const AHEAD: usize = 1024;
 
 /// Words that follow the inputs of a row, per block: the input's scale, then what undoes the weights' bias.
 pub(crate) const NOTES: usize = 4;
@@ -43,13 +47,6 @@ impl<'a, const N: usize> Inputs<'a, N> {
     }
 }
 
-#[inline(always)]
-fn prefetch<S: Simd, const Q: usize>(panel: &Panel<'_>, block: usize) {
-    for line in panel.lines_ahead::<Q>(block, AHEAD) {
-        S::prefetch(line);
-    }
-}
-
 /// One block of a panel's format.
 trait PanelFormat<S: Simd> {
     /// Words of a block of input.
@@ -75,9 +72,8 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
-        prefetch::<S, QUADS>(panel, block);
         let at = block * <Self as PanelFormat<S>>::WORDS;
-        let ints = S::dot_bytes(quads, &inputs.words, at, inputs.note(block, 1));
+        let ints = S::dot_bytes(quads, panel.ahead::<QUADS>(block, AHEAD), &inputs.words, at, inputs.note(block, 1));
         scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
 }
@@ -90,8 +86,7 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let at = block * <Self as PanelFormat<S>>::WORDS;
-        prefetch::<S, 4>(panel, block);
-        let ints = S::dot_nibbles(panel.quads(block), &inputs.words, at, inputs.note(block, 1));
+        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), &inputs.words, at, inputs.note(block, 1));
         scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
 }
@@ -104,8 +99,7 @@ impl<S: Simd> PanelFormat<S> for Q4K {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let at = block * <Self as PanelFormat<S>>::WORDS;
-        prefetch::<S, 4>(panel, block);
-        let ints = S::dot_nibbles(panel.quads(block), &inputs.words, at, [0; N]);
+        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), &inputs.words, at, [0; N]);
         let [scales, minima] = panel.meta_bytes(block);
         let [d, d_min] = panel.supers::<2>(block);
         scaled::<S, N>(sums, ints, S::mul(S::load_f16(d), S::load_u8(scales)), inputs.note(block, 0));
@@ -124,12 +118,12 @@ impl<S: Simd> PanelFormat<S> for Q6K {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads = sixes(panel.quads(block));
-        prefetch::<S, 6>(panel, block);
         let [d] = panel.supers::<1>(block);
         let (d, scales) = (S::load_f16(d), panel.meta_bytes(block));
         for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
             let at = (2 * block + half) * <Self as PanelFormat<S>>::WORDS / 2;
-            let ints = S::dot_bytes(quads, &inputs.words, at, inputs.note(block, 1 + half));
+            let ahead = panel.ahead::<6>(block, AHEAD + half * size_of_val(quads));
+            let ints = S::dot_bytes(quads, ahead, &inputs.words, at, inputs.note(block, 1 + half));
             // Scales are signed and stored with a bias of 128.
             let scales = S::mul(d, S::sub(S::load_u8(&scales[half]), S::splat(128.0)));
             scaled::<S, N>(sums, ints, scales, inputs.note(block, 0));
@@ -191,23 +185,49 @@ impl WeightBlock<'_> {
         let weight = self.linear.weight();
         let blocks = weight.cols().div_ceil(BLOCK);
         let inputs = Inputs::new(std::array::from_fn::<_, N, _>(|n| self.x.row(first + n)), blocks, T::WORDS);
-        for row in self.rows.clone().step_by(PANEL) {
-            let panel = weight.panel(row / PANEL);
-            let mut sums = [S::splat(0.0); N];
-            for block in 0..blocks {
-                T::add(&panel, block, &inputs, &mut sums);
+        let mut row = self.rows.start;
+        // With more inputs, multiplying takes longer than memory does.
+        while N <= 2 && row + PANEL < self.rows.end {
+            self.panels_at::<S, T, N, 2>(row, first, &inputs);
+            row += 2 * PANEL;
+        }
+        while row < self.rows.end {
+            self.panels_at::<S, T, N, 1>(row, first, &inputs);
+            row += PANEL;
+        }
+    }
+
+    /// Input rows `first .. first + N` over P panels from weight row `row` on.
+    #[inline(always)]
+    fn panels_at<S: Simd, T: PanelFormat<S>, const N: usize, const P: usize>(
+        &self,
+        row: usize,
+        first: usize,
+        inputs: &Inputs<'_, N>,
+    ) {
+        let weight = self.linear.weight();
+        let panels: [Panel<'_>; P] = std::array::from_fn(|p| weight.panel(row / PANEL + p));
+        let mut sums = [[S::splat(0.0); N]; P];
+        for block in 0..weight.cols().div_ceil(BLOCK) {
+            // No loop: the compiler would keep the sums in memory.
+            T::add(&panels[0], block, inputs, &mut sums[0]);
+            if P == 2 {
+                T::add(&panels[P - 1], block, inputs, &mut sums[P - 1]);
             }
-            for (n, sum) in sums.into_iter().enumerate() {
+        }
+        for p in 0..P {
+            let row = row + p * PANEL;
+            let rows = row..self.rows.end.min(row + PANEL);
+            for n in 0..N {
                 let mut lanes = [0.0; LANES];
-                S::store(sum, &mut lanes);
-                let rows = row..self.rows.end.min(row + PANEL);
+                S::store(sums[p][n], &mut lanes);
                 let start = (first + n) * weight.rows();
                 // SAFETY: these are rows of this task's block of weights, so these columns are its own.
                 let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
                 match self.linear.bias() {
                     None => out.copy_from_slice(&lanes[..out.len()]),
                     Some(bias) => {
-                        for ((out, lane), bias) in out.iter_mut().zip(lanes).zip(&bias[rows]) {
+                        for ((out, lane), bias) in out.iter_mut().zip(lanes).zip(&bias[rows.clone()]) {
                             *out = lane + bias;
                         }
                     }
