@@ -2,8 +2,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::super::avx512::Avx512;
 use super::super::Simd;
+use super::super::avx512::Avx512;
 use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
 

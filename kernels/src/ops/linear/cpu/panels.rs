@@ -86,7 +86,13 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     #[inline(always)]
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let at = block * <Self as PanelFormat<S>>::WORDS;
-        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), &inputs.words, at, inputs.note(block, 1));
+        let ints = S::dot_nibbles(
+            panel.quads(block),
+            panel.ahead::<4>(block, AHEAD),
+            &inputs.words,
+            at,
+            inputs.note(block, 1),
+        );
         scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
 }
