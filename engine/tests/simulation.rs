@@ -87,9 +87,16 @@ impl History {
     fn config(&self) -> String {
         let Self { kv, policy, is_chunked, limits: (seqs, more), spare_slots, max_faults, .. } = self;
         let (rows, slots) = (seqs + more, self.least_slots() + spare_slots);
-        let proposer = self.proposer.map_or_else(String::new, |name| format!("[proposer]\nplugin = \"{name}\"\n"));
+        // By its path, where the library has another name: searching them all takes longer than a history.
+        let in_library = |path: PathBuf| format!("path = {path:?}\n");
+        let proposer = self.proposer.map_or_else(String::new, |name| {
+            let path =
+                if FAULTY.contains(&name) { in_library(library_file("examples/", "bad_parts")) } else { String::new() };
+            format!("[proposer]\nplugin = \"{name}\"\n{path}")
+        });
+        let kv_path = if *kv == "radix" { in_library(library_file("", "foretoken_paged")) } else { String::new() };
         format!(
-            "{proposer}[kv]\nplugin = \"{kv}\"\nnum_slots = {slots}\noptions = {{ block_size = 4 }}\n\
+            "{proposer}[kv]\nplugin = \"{kv}\"\n{kv_path}num_slots = {slots}\noptions = {{ block_size = 4 }}\n\
              [scheduler]\nplugin = \"cfg-pair\"\noptions = {{ policy = \"{policy}\", max_num_seqs = {seqs}, \
              max_num_batched_tokens = {rows}, enable_chunked_prefill = {is_chunked} }}\n\
              [plugins]\nmax_faults = {max_faults}\ndirs = {}\n",
@@ -102,9 +109,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+fn build() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
+}
+
 fn dirs() -> String {
-    let build = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    format!("[{:?}, {:?}]", build, build.join("examples"))
+    format!("[{:?}, {:?}]", build(), build().join("examples"))
+}
+
+/// A library in the build's folder or in one of its own.
+fn library_file(folder: &str, stem: &str) -> PathBuf {
+    let file = format!("{}{stem}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    build().join(folder).join(file)
 }
 
 /// A model of one layer of 16 with a vocabulary of words.
@@ -314,7 +330,8 @@ fn every_history_ends_with_the_tokens_of_plain_decoding() {
 fn a_planted_leak_of_slots_and_a_planted_split_of_pairs_are_found() {
     let bench = RefCell::new(Bench::new());
     let leak = |history: &History| {
-        let parts = history.config().replace(&format!("plugin = \"{}\"", history.kv), "plugin = \"losing-kv\"");
+        let history = &History { kv: "paged", ..history.clone() };
+        let parts = history.config().replace("plugin = \"paged\"", "plugin = \"losing-kv\"");
         bench.borrow_mut().run(history, &parts.replace("options = { block_size = 4 }", ""))
     };
     let (history, reason) = failing(50, leak).expect("a leak is found");

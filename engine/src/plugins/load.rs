@@ -202,9 +202,10 @@ fn open_symbol(path: &Path) -> Result<*const PluginHeader, LoadError> {
     // A bare file name would be searched in the system's library folders.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let not_a_library = |reason: String| LoadError::NotALibrary { path: path.to_owned(), reason };
-    let bytes = std::fs::read(&absolute).map_err(|error| not_a_library(error.to_string()))?;
-    if let Some(reason) = super::elf::truncated(&bytes) {
-        return Err(not_a_library(reason));
+    match std::fs::File::open(&absolute).and_then(super::elf::truncated) {
+        Ok(None) => {}
+        Ok(Some(reason)) => return Err(not_a_library(reason)),
+        Err(error) => return Err(not_a_library(error.to_string())),
     }
     // SAFETY: opening runs the library's initialisers; a plugin is code the user chose to run.
     let library = unsafe { libloading::Library::new(&absolute) }.map_err(|error| not_a_library(error.to_string()))?;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use foretoken_plugin_api::Kind;
 use foretoken_plugin_api::abi::module::LoadedPart;
+use memchr::memmem;
 
 use super::load::{self, Library, LoadError};
 use crate::config::{PartChoice, PartSource, PluginDirs};
@@ -139,7 +140,5 @@ fn candidates(dir: &Path) -> Vec<PathBuf> {
 
 fn has_header(path: &Path) -> bool {
     let bytes = fs::read(path).unwrap_or_default();
-    let pattern = foretoken_plugin_api::abi::header::MAGIC;
-    // Windows over a few MB: the first byte rules out all but one in a hundred.
-    bytes.windows(pattern.len()).any(|window| window == pattern)
+    memmem::find(&bytes, &foretoken_plugin_api::abi::header::MAGIC).is_some()
 }
