@@ -356,13 +356,11 @@ class ResBlock(nn.Module):
 class Medusa(Head):
     """Medusa-1 (arXiv 2401.10774): head k guesses token i + 2 + k from the final norm's row i, each by itself."""
 
-    COUNT, BLOCKS = 4, 3
+    COUNT = 4
 
     def __init__(self, shape: Shape):
         super().__init__(shape)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(*(ResBlock(shape) for _ in range(self.BLOCKS))) for _ in range(self.COUNT)
-        )
+        self.blocks = nn.ModuleList(ResBlock(shape) for _ in range(self.COUNT))
         self.lm_heads = nn.ModuleList(nn.Linear(shape.hidden, shape.vocab, bias=False) for _ in range(self.COUNT))
 
     def begin(self, counts, target):
@@ -373,18 +371,18 @@ class Medusa(Head):
 
     def unroll(self, target, tokens, rows, count):
         anchors = chosen(tokens.shape[1] - self.COUNT, 2 * STARTS, tokens.device)
-        for ahead, (blocks, head) in enumerate(zip(self.blocks, self.lm_heads), 1):
-            yield head(blocks(rows[-1][:, anchors])), anchors + ahead
+        for ahead, (block, head) in enumerate(zip(self.blocks, self.lm_heads), 1):
+            yield head(block(rows[-1][:, anchors])), anchors + ahead
 
     def published(self):
         weights = {}
-        for index, (blocks, head) in enumerate(zip(self.blocks, self.lm_heads)):
-            weights |= {f"{index}.{name}": weight for name, weight in blocks.state_dict().items()}
-            weights[f"{index}.{self.BLOCKS}.weight"] = head.weight
+        for index, (block, head) in enumerate(zip(self.blocks, self.lm_heads)):
+            weights |= {f"{index}.0.{name}": weight for name, weight in block.state_dict().items()}
+            weights[f"{index}.1.weight"] = head.weight
         return weights
 
     def config(self):
-        return {"medusa_num_heads": self.COUNT, "medusa_num_layers": self.BLOCKS}
+        return {"medusa_num_heads": self.COUNT, "medusa_num_layers": 1}
 
 
 class BlockAttention(nn.Module):
