@@ -56,8 +56,8 @@ impl From<AlignedBytes> for SharedBytes {
 /// An owned byte buffer of zeros that starts a page, on huge pages where the system has them: weights and keys are read
 /// from end to end once a token, and with small pages the misses of the address cache show in the bandwidth.
 ///
-/// It starts a huge page, since the system gives one only where all of it belongs to the buffer. The rest behind the last
-/// whole one stays on small pages, so that a buffer takes no more memory than it has bytes.
+/// A buffer that holds whole huge pages starts one, since the system gives one only where all of it belongs to the buffer.
+/// What is left behind the last stays on small pages, so that a buffer takes no more memory than it has bytes.
 #[derive(Debug)]
 pub(crate) struct AlignedBytes {
     pages: MmapMut,

@@ -11,7 +11,7 @@ use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
 
-/// Bytes ahead of their use at which weights are asked for, in each of two panels.
+/// Bytes ahead of their use at which weights are asked for, in each panel: less than elsewhere, since two go at once.
 const AHEAD: usize = 1024;
 
 /// Words that follow the inputs of a row, per block: the input's scale, then what undoes the weights' bias.
