@@ -6,8 +6,10 @@
 use crate::bytes::{AlignedBytes, typed};
 use crate::exec::Exec;
 use crate::quant::BlockFormat;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
-use crate::simd::{Kernel, LANES, Line, Simd, dispatch};
+use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
 use crate::weight::WeightDtype;
 use std::hint::black_box;
 use std::time::Instant;
@@ -61,12 +63,53 @@ impl Kernel for Sum<'_> {
 /// Multiply-adds per second on all threads of `exec`, with the instructions that a linear of `dtype` uses and every
 /// operand in a register or the first-level cache.
 pub fn multiply_add_rate(exec: &Exec, dtype: WeightDtype) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    let tiles = exec.simd() == SimdLevel::Amx && (dtype == WeightDtype::Bf16 || dtype.is_quantised());
+    #[cfg(not(target_arch = "x86_64"))]
+    let tiles = false;
     let start = Instant::now();
     exec.pool().run(exec.threads(), &|_| {
+        #[cfg(target_arch = "x86_64")]
+        if tiles {
+            return multiply_tiles(dtype);
+        }
         black_box(dispatch(exec.simd(), Multiply(dtype)));
     });
-    let per_thread = dispatch(exec.simd(), PerStep(dtype)) * STEPS;
+    let per_step = if tiles { per_tile_step(dtype) } else { dispatch(exec.simd(), PerStep(dtype)) };
+    let per_thread = per_step * STEPS;
     (per_thread * exec.threads()) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// k of a tile: as many as weights share a scale, or as fit.
+fn tile_depth(dtype: WeightDtype) -> usize {
+    if dtype == WeightDtype::Q6K { BLOCK / 2 } else { BLOCK }
+}
+
+/// Multiply-adds of a step of [`multiply_tiles`].
+fn per_tile_step(dtype: WeightDtype) -> usize {
+    4 * LANES * LANES * tile_depth(dtype)
+}
+
+/// Four products of tiles a step, enough to hide their latency.
+#[cfg(target_arch = "x86_64")]
+fn multiply_tiles(dtype: WeightDtype) {
+    let (rows, bytes) = if dtype == WeightDtype::Bf16 { (16, 64) } else { (tile_depth(dtype) / 4, tile_depth(dtype)) };
+    let (sums, inputs, weights) = ((LANES, 64), (LANES, bytes), (rows, 64));
+    // SAFETY: called only where the level is `Amx`.
+    let tiles = unsafe { Tiles::new([sums, sums, sums, sums, inputs, inputs, weights, weights]) };
+    for _ in 0..STEPS {
+        if dtype == WeightDtype::Bf16 {
+            tiles.multiply_bf16::<0, 4, 6>();
+            tiles.multiply_bf16::<1, 4, 7>();
+            tiles.multiply_bf16::<2, 5, 6>();
+            tiles.multiply_bf16::<3, 5, 7>();
+        } else {
+            tiles.multiply_int8::<0, 4, 6>();
+            tiles.multiply_int8::<1, 4, 7>();
+            tiles.multiply_int8::<2, 5, 6>();
+            tiles.multiply_int8::<3, 5, 7>();
+        }
+    }
 }
 
 /// Multiply-adds of a step of [`Multiply`].

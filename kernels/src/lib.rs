@@ -9,7 +9,7 @@
 //! that verification of drafts is token-for-token equal to plain decoding, and is tested with `==`.
 //!
 //! Portable, AVX2 and AVX-512 even agree with each other bit for bit, because all of them use the same lanes and a
-//! fused multiply-add. Only the AVX-512 BF16 instructions round differently, and only in linears with bf16 weights.
+//! fused multiply-add. Only the AVX-512 BF16 and AMX instructions round differently, and only in linears with bf16 weights.
 
 #![deny(missing_docs)]
 #![allow(clippy::needless_range_loop, reason = "tiles of registers are indexed together, by rows and columns")]
@@ -38,4 +38,4 @@ pub use noise::NoiseKey;
 pub use pool::{Parallel, ThreadPool, physical_cores};
 pub use profile::{Op, Profile};
 pub use simd::SimdLevel;
-pub use weight::{Weight, WeightDtype};
+pub use weight::{Arrangement, Weight, WeightDtype};

@@ -3,14 +3,14 @@
 //! f32, f16 and bf16 lie row by row as in the file and are never copied, so opening such a model is mapping a file, and
 //! two models may share one mapping. (One exception: bytes that the file left misaligned for their dtype are copied
 //! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`; so is
-//! bf16 where the level has few registers ([`Weight::arranged`]).
+//! bf16 where the level has few registers, or tiles ([`Weight::arranged`]).
 
 use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
 use crate::exec::Exec;
 use crate::quant::{BlockFormat, PANEL, Panel, PanelLayout, encode_row};
 use crate::simd::int8::BLOCK;
-use crate::simd::{Kernel, LANES, Simd, dispatch};
+use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use std::fmt;
@@ -67,6 +67,18 @@ impl fmt::Display for WeightDtype {
     }
 }
 
+/// Where the elements of a bf16 weight lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Row by row, as in a file.
+    Rows,
+    /// `[rows / 16, 16 lanes, steps, 16 rows]` pairs: what a level with few registers multiplies fastest.
+    Columns,
+    /// `[rows / 16, steps, 16 lanes, 16 rows]` pairs: each step a tile of 1 KiB, as matrix instructions take it. Only levels
+    /// that have them multiply these.
+    Tiles,
+}
+
 /// A checked weight matrix over shared bytes.
 #[derive(Debug, Clone)]
 pub struct Weight {
@@ -76,8 +88,7 @@ pub struct Weight {
     bytes: SharedBytes,
     /// Of a quantised weight.
     layout: Option<PanelLayout>,
-    /// Of bf16: `[rows / 16, 16 lanes, steps, 16 rows]` pairs.
-    is_in_columns: bool,
+    arrangement: Arrangement,
 }
 
 /// bf16 of a step of 16 lanes, each of which takes a pair.
@@ -100,7 +111,7 @@ impl Weight {
         };
         let bytes = if aligned { bytes } else { SharedBytes::copied(bytes.as_slice()) };
         let [rows, cols] = shape;
-        Ok(Self { dtype, rows, cols, bytes, layout: None, is_in_columns: false })
+        Ok(Self { dtype, rows, cols, bytes, layout: None, arrangement: Arrangement::Rows })
     }
 
     /// `[rows, cols]` in the blocks of a GGUF file, each row's bytes by themselves, interleaved here. `tensor` names it in
@@ -161,7 +172,7 @@ impl Weight {
                 _ => write(&values, out, |value| bf16::from_f32(value).to_ne_bytes()),
             }
         });
-        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: None, is_in_columns: false }
+        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: None, arrangement: Arrangement::Rows }
     }
 
     /// A copy of `values` (`[rows, cols]`), rounded to `dtype`. Panics if the length is not rows * cols.
@@ -184,18 +195,33 @@ impl Weight {
                 blocks(row, &mut |index, block| layout.put(out, lane, index, block));
             }
         });
-        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: Some(layout), is_in_columns: false }
+        Self {
+            dtype,
+            rows,
+            cols,
+            bytes: SharedBytes::from(bytes),
+            layout: Some(layout),
+            arrangement: Arrangement::Rows,
+        }
     }
 
-    /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in columns where registers are few.
+    /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in tiles where it has matrix
+    /// instructions, in columns where its registers are few.
     pub fn arranged(self, exec: &Exec) -> Self {
-        if dispatch(exec.simd(), HasFewRegisters) { self.in_columns() } else { self }
+        if exec.simd() == SimdLevel::Amx {
+            self.rearranged(Arrangement::Tiles)
+        } else if dispatch(exec.simd(), HasFewRegisters) {
+            self.rearranged(Arrangement::Columns)
+        } else {
+            self
+        }
     }
 
-    /// bf16 laid out with 16 rows side by side, rows and steps of 32 columns padded with zeros; what is of another dtype is
-    /// returned as it is. Every level multiplies both, with the same bits.
-    pub fn in_columns(self) -> Self {
-        if self.dtype != WeightDtype::Bf16 || self.is_in_columns {
+    /// bf16 that lies row by row, laid out anew with 16 rows side by side, rows and steps of 32 columns padded with zeros;
+    /// any other weight as it is. A level multiplies all arrangements with the same bits.
+    pub fn rearranged(self, arrangement: Arrangement) -> Self {
+        if self.dtype != WeightDtype::Bf16 || self.arrangement != Arrangement::Rows || arrangement == Arrangement::Rows
+        {
             return self;
         }
         let (rows, cols, stored) = (self.rows, self.cols, self.u16s());
@@ -206,17 +232,17 @@ impl Weight {
             for row in panel * PANEL..rows.min((panel + 1) * PANEL) {
                 for (step, stored) in stored[row * cols..(row + 1) * cols].chunks(STEP).enumerate() {
                     for (i, bits) in stored.iter().enumerate() {
-                        out[column_index(steps, row % PANEL, step * STEP + i)] = *bits;
+                        out[panel_index(arrangement, steps, row % PANEL, step * STEP + i)] = *bits;
                     }
                 }
             }
         });
-        Self { bytes: SharedBytes::from(bytes), is_in_columns: true, ..self }
+        Self { bytes: SharedBytes::from(bytes), arrangement, ..self }
     }
 
-    /// Whether the weight is bf16 in columns.
-    pub fn is_in_columns(&self) -> bool {
-        self.is_in_columns
+    /// Where the elements lie; [`Arrangement::Rows`] unless the weight is bf16.
+    pub fn arrangement(&self) -> Arrangement {
+        self.arrangement
     }
 
     /// How the elements are stored.
@@ -251,11 +277,9 @@ impl Weight {
             }
             return;
         }
-        if self.is_in_columns {
-            let steps = self.cols.div_ceil(STEP);
-            let panel = self.columns(row / PANEL).as_flattened();
+        if self.arrangement != Arrangement::Rows {
             for (col, out) in out.iter_mut().enumerate() {
-                *out = bf16::from_bits(panel[column_index(steps, row % PANEL, col)]).to_f32();
+                *out = bf16::from_bits(self.bf16_bits(row, col)).to_f32();
             }
             return;
         }
@@ -282,16 +306,46 @@ impl Weight {
 
     /// The bits of all elements; panics unless the dtype is F16 or Bf16, row by row.
     pub(crate) fn u16s(&self) -> &[u16] {
-        assert!(matches!(self.dtype, WeightDtype::F16 | WeightDtype::Bf16) && !self.is_in_columns);
+        assert!(matches!(self.dtype, WeightDtype::F16 | WeightDtype::Bf16) && self.arrangement == Arrangement::Rows);
         typed(self.bytes.as_slice())
+    }
+
+    /// An element of a bf16 weight, however it is arranged.
+    fn bf16_bits(&self, row: usize, col: usize) -> u16 {
+        let bits: &[u16] = typed(self.bytes.as_slice());
+        match self.arrangement {
+            Arrangement::Rows => bits[row * self.cols + col],
+            arrangement => {
+                let steps = self.cols.div_ceil(STEP);
+                bits[row / PANEL * PANEL * steps * STEP + panel_index(arrangement, steps, row % PANEL, col)]
+            }
+        }
     }
 
     /// Weight rows `16 * index ..` of bf16 in columns, `[16 lanes, steps]`: each row's pair. Panics if they are not.
     #[inline(always)]
     pub(crate) fn columns(&self, index: usize) -> &[[u16; STEP]] {
-        assert!(self.is_in_columns);
+        assert_eq!(self.arrangement, Arrangement::Columns);
         let len = LANES * self.cols.div_ceil(STEP);
         &typed::<u16>(self.bytes.as_slice()).as_chunks().0[index * len..(index + 1) * len]
+    }
+
+    /// Weight rows `16 * index ..` of bf16 in tiles, one for each step: `[16 lanes, 16 rows]` pairs. Panics if they are not.
+    #[inline(always)]
+    pub(crate) fn tiles(&self, index: usize) -> &[Tile] {
+        assert_eq!(self.arrangement, Arrangement::Tiles);
+        let len = self.cols.div_ceil(STEP);
+        &typed::<u16>(self.bytes.as_slice()).as_chunks().0[index * len..(index + 1) * len]
+    }
+
+    /// The tile of one step of bf16 weight rows `16 * index ..`, gathered from another arrangement.
+    pub(crate) fn gather_tile(&self, index: usize, step: usize, tile: &mut Tile) {
+        *tile = [0; PANEL * STEP];
+        for row in index * PANEL..self.rows.min((index + 1) * PANEL) {
+            for col in step * STEP..self.cols.min((step + 1) * STEP) {
+                tile[panel_index(Arrangement::Tiles, 1, row % PANEL, col % STEP)] = self.bf16_bits(row, col);
+            }
+        }
     }
 
     /// Weight rows `16 * index ..`; panics unless the dtype is quantised.
@@ -302,11 +356,16 @@ impl Weight {
     }
 }
 
+/// One step of 16 rows of bf16 in tiles.
+pub(crate) type Tile = [u16; PANEL * STEP];
+
 /// Where in a panel of `steps` steps a row has its column.
 #[inline(always)]
-fn column_index(steps: usize, row: usize, col: usize) -> usize {
+fn panel_index(arrangement: Arrangement, steps: usize, row: usize, col: usize) -> usize {
     let (step, lane, odd) = (col / STEP, col % STEP / 2, col % 2);
-    ((COLUMN_OF_LANE[lane] * steps + step) * PANEL + row) * 2 + odd
+    let line =
+        if arrangement == Arrangement::Tiles { step * LANES + lane } else { COLUMN_OF_LANE[lane] * steps + step };
+    (line * PANEL + row) * 2 + odd
 }
 
 /// Where each lane of the sums lies in columns: its bits reversed, so that the lanes that the horizontal sum adds first are

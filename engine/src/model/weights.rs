@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use foretoken_kernels::{Exec, KernelError, Weight, WeightDtype};
+use foretoken_kernels::{Arrangement, Exec, KernelError, Weight, WeightDtype};
 use foretoken_plugin_api::DType;
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -90,7 +90,7 @@ impl<'a> WeightLoader<'a> {
     /// The weight as it multiplies fastest. Where that is a copy, the mapped bytes are given back.
     fn arranged(&self, name: &str, weight: Weight) -> Weight {
         let weight = weight.arranged(self.exec);
-        if let (Source::Checkpoint(checkpoint), true) = (&self.source, weight.is_in_columns()) {
+        if let (Source::Checkpoint(checkpoint), true) = (&self.source, weight.arrangement() != Arrangement::Rows) {
             checkpoint.forget(name);
         }
         weight

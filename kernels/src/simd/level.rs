@@ -19,11 +19,13 @@ pub enum SimdLevel {
     Avx512,
     /// AVX-512 with the BF16 dot product.
     Avx512Bf16,
+    /// AVX-512, and AMX with BF16 and INT8.
+    Amx,
 }
 
 impl SimdLevel {
     /// Every level, lowest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
 
     /// The best level of this machine.
     pub fn detect() -> Self {
@@ -72,6 +74,7 @@ fn detect_now() -> SimdLevel {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni");
     match (avx2, avx512, is_x86_feature_detected!("avx512bf16")) {
+        (_, true, true) if super::amx::is_permitted() => SimdLevel::Amx,
         (_, true, true) => SimdLevel::Avx512Bf16,
         (_, true, false) => SimdLevel::Avx512,
         (true, ..) => SimdLevel::Avx2,
@@ -102,6 +105,7 @@ impl fmt::Display for SimdLevel {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512bf16",
+            Self::Amx => "amx",
         })
     }
 }

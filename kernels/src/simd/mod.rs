@@ -4,10 +4,13 @@
 //! inside a function that has the level's target features, and since everything is `inline(always)` the whole body is
 //! compiled with them. (What must be inlined is not put into closures: where the compiler leaves one out of line, the
 //! intrinsics in it become calls.) The lanes and the order of the horizontal sum are the same at every level, and the portable
-//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half`). The
+//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half`). `Amx` has the lanes
+//! of `Avx512`; what it has besides, the linear uses by itself. The
 //! alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
 //! level its own oracle.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 mod avx2;
 mod avx512;
 pub(crate) mod int8;
@@ -16,6 +19,8 @@ mod math;
 mod portable;
 mod transpose;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
 pub use level::SimdLevel;
 pub(crate) use math::{exp, silu};
 pub(crate) use transpose::Square;
@@ -135,7 +140,7 @@ pub(crate) fn dispatch<K: Kernel>(level: SimdLevel, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx2 => unsafe { avx2::run(kernel) },
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx512 => unsafe { avx512::run(kernel) },
+        SimdLevel::Avx512 | SimdLevel::Amx => unsafe { avx512::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx512Bf16 => unsafe { avx512::run_bf16(kernel) },
         #[cfg(not(target_arch = "x86_64"))]

@@ -3,7 +3,7 @@
 //! A bf16 row's tail goes element by element. Other formats take the plain way: a row per token is little work.
 
 use crate::simd::{Kernel, LANES, Simd};
-use crate::weight::{Weight, WeightDtype};
+use crate::weight::{Arrangement, Weight, WeightDtype};
 
 pub(super) struct Embed<'a> {
     pub table: &'a Weight,
@@ -20,7 +20,7 @@ impl Kernel for Embed<'_> {
         for (token, out) in self.tokens.iter().zip(self.out.chunks_exact_mut(width)) {
             let token = *token as usize;
             match self.table.dtype() {
-                WeightDtype::Bf16 if !self.table.is_in_columns() => {
+                WeightDtype::Bf16 if self.table.arrangement() == Arrangement::Rows => {
                     widen::<S>(&self.table.u16s()[token * width..(token + 1) * width], out)
                 }
                 _ => self.table.row_f32(token, out),

@@ -1,18 +1,23 @@
 //! A task of the linear: a block of weight rows times all packed input rows.
 //!
-//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns`, quantised ones by `panels`.
+//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns`, quantised ones by `panels`; where the
+//! processor has matrix instructions, bf16 and quantised ones by `tiles`.
 
 mod columns;
 mod format;
 mod panels;
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 pub(super) use panels::NOTES;
 
 use super::PackedRows;
 use crate::blocks::Linear;
+use crate::quant::PANEL;
 use crate::shared::SharedMut;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
+use crate::weight::Arrangement;
 use std::ops::Range;
 
 /// Bytes ahead of their use at which weights are asked for: the processor's own prefetcher stops at every page.
@@ -32,10 +37,54 @@ impl Kernel for WeightBlock<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let weight = self.linear.weight();
-        match (weight.dtype().is_quantised(), weight.is_in_columns()) {
+        match (weight.dtype().is_quantised(), weight.arrangement()) {
             (true, _) => self.walk_panels::<S>(),
-            (_, true) => self.walk_columns::<S>(),
+            (_, Arrangement::Columns) => self.walk_columns::<S>(),
             _ => self.walk_rows::<S>(),
         }
     }
 }
+
+impl WeightBlock<'_> {
+    /// Multiplies the block at `level`.
+    pub fn run(self, level: SimdLevel) {
+        #[cfg(target_arch = "x86_64")]
+        if level == SimdLevel::Amx && tiles::serve(self.x) {
+            // SAFETY: an `Exec` never holds a level above `SimdLevel::detect`.
+            return unsafe { tiles::walk(&self) };
+        }
+        dispatch(level, self);
+    }
+
+    /// Writes what input row `n` gives for the 16 weight rows from `row` on, as many as the block has.
+    #[inline(always)]
+    fn put(&self, n: usize, row: usize, lanes: &[f32; LANES]) {
+        let outs = self.linear.weight().rows();
+        let rows = row..self.rows.end.min(row + PANEL);
+        // SAFETY: these are rows of this task's block of weights, so these columns are its own.
+        let out = unsafe { self.out.range(n * outs + rows.start..n * outs + rows.end) };
+        let mut lanes = *lanes;
+        if let Some(bias) = self.linear.bias() {
+            for (lane, bias) in lanes.iter_mut().zip(&bias[rows]) {
+                *lane += bias;
+            }
+        }
+        // A copy of known length is one instruction and not a call.
+        match <&mut [f32; LANES]>::try_from(&mut *out) {
+            Ok(out) => *out = lanes,
+            Err(_) => out.copy_from_slice(&lanes[..out.len()]),
+        }
+    }
+}
+
+/// Input rows that one walk over a block serves.
+pub(super) fn rows_of_one_walk(x: &PackedRows) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if x.simd() == SimdLevel::Amx && tiles::serve(x) {
+        return tiles::rows_of_one_walk(x);
+    }
+    FEW_INPUTS
+}
+
+/// What all formats and levels take in one walk, or little more.
+const FEW_INPUTS: usize = 4;

@@ -20,7 +20,6 @@ use crate::exec::Exec;
 use crate::profile::Op;
 use crate::quant::PANEL;
 use crate::shared::SharedMut;
-use crate::simd::dispatch;
 use cpu::WeightBlock;
 use std::ops::Range;
 
@@ -28,7 +27,6 @@ use std::ops::Range;
 const BLOCK_BYTES: usize = 128 * 1024;
 /// The same for so few inputs that weights pass once: long walks, since memory is slow to follow each new start.
 const LONG_BLOCK_BYTES: usize = 512 * 1024;
-const FEW_INPUTS: usize = 4;
 /// Tasks of a thread at least, so that threads of unequal speed end together.
 const TASKS_PER_THREAD: usize = 8;
 /// Weight rows of a task at least, and at most where inputs are many: both multiples of a panel and of every tile's height.
@@ -55,9 +53,10 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     let mut tasks = 0;
     let bytes: usize = jobs.iter().map(|job| job.linear.weight().byte_len()).sum();
     let fair = bytes / (TASKS_PER_THREAD * exec.threads());
-    let most = match x.rows() {
-        ..=FEW_INPUTS => (fair.min(LONG_BLOCK_BYTES), usize::MAX),
-        _ => (BLOCK_BYTES, BLOCK_ROWS.end),
+    let most = if x.rows() <= cpu::rows_of_one_walk(x) {
+        (fair.min(LONG_BLOCK_BYTES), usize::MAX)
+    } else {
+        (BLOCK_BYTES, BLOCK_ROWS.end)
     };
     for (part, job) in parts.iter_mut().zip(jobs) {
         let made = Part::new(x, job, tasks, most);
@@ -70,7 +69,7 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     exec.pool().run(tasks, &|task| {
         let part = parts.iter().flatten().rfind(|part| part.first_task <= task);
         let part = part.expect("a part starts at task 0");
-        dispatch(exec.simd(), part.block(x, task));
+        part.block(x, task).run(exec.simd());
     });
 }
 
@@ -87,8 +86,8 @@ impl<'a> Part<'a> {
     fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize, most: (usize, usize)) -> Self {
         let weight = job.linear.weight();
         assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
-        let (packed, stored) = ((x.dtype(), x.is_columns()), (weight.dtype(), weight.is_in_columns()));
-        assert_eq!(stored, packed, "dtype of the weight (and whether in columns), and what the rows were packed for");
+        let stored = (weight.dtype(), pack::arrangement_for(weight, x.simd()));
+        assert_eq!(stored, (x.dtype(), x.arrangement()), "dtype and arrangement of the weight, and of the packed rows");
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
         let (most_bytes, most_rows) = most;

@@ -4,7 +4,8 @@
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
 //! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
 //! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, up to 5 rows lie side by side: lane by
-//! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs.
+//! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs. For matrix
+//! instructions every row is bf16, step by step.
 
 use super::cpu::NOTES;
 use crate::exec::Exec;
@@ -13,7 +14,7 @@ use crate::quant::BlockFormat;
 use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
-use crate::weight::{COLUMN_OF_LANE, Weight, WeightDtype};
+use crate::weight::{Arrangement, COLUMN_OF_LANE, Weight, WeightDtype};
 use std::ops::Range;
 
 /// Most input rows that lie side by side in columns.
@@ -26,7 +27,7 @@ pub struct PackedRows {
     rows: usize,
     cols: usize,
     row_lines: usize,
-    is_columns: bool,
+    arrangement: Arrangement,
     dtype: WeightDtype,
     simd: SimdLevel,
 }
@@ -34,7 +35,7 @@ pub struct PackedRows {
 impl Default for PackedRows {
     fn default() -> Self {
         let (dtype, simd) = (WeightDtype::F32, SimdLevel::Portable);
-        Self { lines: Vec::new(), rows: 0, cols: 0, row_lines: 0, is_columns: false, dtype, simd }
+        Self { lines: Vec::new(), rows: 0, cols: 0, row_lines: 0, arrangement: Arrangement::Rows, dtype, simd }
     }
 }
 
@@ -50,12 +51,13 @@ impl PackedRows {
         let (dtype, cols) = (weight.dtype(), weight.cols());
         assert!(cols > 0 && x.len().is_multiple_of(cols), "x must be [rows, cols]: {} values, {cols} cols", x.len());
         (self.dtype, self.simd, self.cols, self.rows) = (dtype, exec.simd(), cols, x.len() / cols);
-        self.is_columns = weight.is_in_columns();
-        let lines = dispatch(self.simd, RowLines { dtype, cols, is_columns: self.is_columns });
-        self.row_lines = if self.is_columns { lines } else { apart(lines) };
+        self.arrangement = arrangement_for(weight, self.simd);
+        let arrangement = self.arrangement;
+        let lines = dispatch(self.simd, RowLines { dtype, cols, arrangement });
+        self.row_lines = if arrangement == Arrangement::Columns { lines } else { apart(lines) };
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
-        if self.is_columns {
+        if arrangement == Arrangement::Columns {
             let (chunks, rows) = (Chunks(self.rows), self.rows);
             let shared = SharedMut::new(&mut self.lines);
             exec.for_rows(chunks.count(), rows.div_ceil(chunks.count().max(1)) * cols, &|part| {
@@ -73,7 +75,7 @@ impl PackedRows {
             // SAFETY: parts are disjoint ranges of rows, and so of lines.
             let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
             let x = &x[rows.start * cols..rows.end * cols];
-            dispatch(exec.simd(), Pack { x, cols, dtype, lines, row_lines });
+            dispatch(exec.simd(), Pack { x, cols, dtype, arrangement, lines, row_lines });
         });
     }
 
@@ -96,9 +98,15 @@ impl PackedRows {
         self.simd
     }
 
-    /// Whether rows lie side by side, for weights in columns.
-    pub(super) fn is_columns(&self) -> bool {
-        self.is_columns
+    /// The arrangement of weights that the rows are laid out for.
+    pub(super) fn arrangement(&self) -> Arrangement {
+        self.arrangement
+    }
+
+    /// Bytes from one row to the next, where rows do not lie side by side.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn row_bytes(&self) -> usize {
+        self.row_lines * size_of::<Line>()
     }
 
     /// How many chunks of rows lie side by side.
@@ -122,6 +130,14 @@ impl PackedRows {
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> &[Line] {
         &self.lines[row * self.row_lines..(row + 1) * self.row_lines]
+    }
+}
+
+/// How inputs of `weight` are laid out: for matrix instructions alike, however the weight is arranged.
+pub(super) fn arrangement_for(weight: &Weight, simd: SimdLevel) -> Arrangement {
+    match (weight.dtype(), simd) {
+        (WeightDtype::Bf16, SimdLevel::Amx) => Arrangement::Tiles,
+        _ => weight.arrangement(),
     }
 }
 
@@ -201,7 +217,7 @@ impl PackColumns<'_> {
 struct RowLines {
     dtype: WeightDtype,
     cols: usize,
-    is_columns: bool,
+    arrangement: Arrangement,
 }
 
 impl Kernel for RowLines {
@@ -213,7 +229,8 @@ impl Kernel for RowLines {
         match input_layout::<S>(self.dtype) {
             Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
             None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
-            None if self.is_columns => S::HALVES * self.cols.div_ceil(2 * LANES),
+            None if self.arrangement == Arrangement::Tiles => self.cols.div_ceil(2 * LANES),
+            None if self.arrangement == Arrangement::Columns => S::HALVES * self.cols.div_ceil(2 * LANES),
             None => S::INPUT_LINES * self.cols.div_ceil(2 * LANES),
         }
     }
@@ -232,6 +249,7 @@ struct Pack<'a> {
     x: &'a [f32],
     cols: usize,
     dtype: WeightDtype,
+    arrangement: Arrangement,
     lines: &'a mut [Line],
     row_lines: usize,
 }
@@ -246,6 +264,11 @@ impl Kernel for Pack<'_> {
                 WeightDtype::F32 | WeightDtype::F16 => {
                     for (x, line) in x.chunks(LANES).zip(lines) {
                         line.0 = padded(x, 0.0);
+                    }
+                }
+                WeightDtype::Bf16 if self.arrangement == Arrangement::Tiles => {
+                    for (x, line) in x.chunks(2 * LANES).zip(lines) {
+                        line.0 = pairs_of(&round_pairs::<S>(x));
                     }
                 }
                 WeightDtype::Bf16 => {
@@ -318,13 +341,19 @@ fn round_pairs<S: Simd>(x: &[f32]) -> [[u16; LANES]; 2] {
 #[inline(always)]
 fn pack_pairs<S: Simd>(x: &[f32], lines: &mut [Line]) {
     let bits = round_pairs::<S>(x);
-    let bits = bits.as_flattened();
     if S::INPUT_LINES == 1 {
-        let word = |i: usize| u32::from(bits[2 * i]) | u32::from(bits[2 * i + 1]) << 16;
-        lines[0].0 = std::array::from_fn(|i| f32::from_bits(word(i)));
+        lines[0].0 = pairs_of(&bits);
     } else {
+        let bits = bits.as_flattened();
         for (odd, line) in lines.iter_mut().enumerate() {
             line.0 = std::array::from_fn(|i| f32::from_bits(u32::from(bits[2 * i + odd]) << 16));
         }
     }
+}
+
+/// The bits of 32 bf16, as a line has them.
+#[inline(always)]
+fn pairs_of(bits: &[[u16; LANES]; 2]) -> [f32; LANES] {
+    let bits = bits.as_flattened();
+    std::array::from_fn(|i| f32::from_bits(u32::from(bits[2 * i]) | u32::from(bits[2 * i + 1]) << 16))
 }

@@ -108,17 +108,9 @@ impl WeightBlock<'_> {
             }
             waiting[size] = sum;
         }
-        let outs = self.linear.weight().rows();
         for (p, inputs) in waiting[(LANES / L).ilog2() as usize].iter().enumerate() {
-            let row = row + p * PANEL;
-            let rows = row..self.rows.end.min(row + PANEL);
             for (n, sums) in inputs.iter().enumerate() {
-                let start = (first + n) * outs;
-                // SAFETY: these are rows of this task's block of weights, so these columns are its own.
-                let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
-                for (i, (out, sum)) in out.iter_mut().zip(sums.0).enumerate() {
-                    *out = sum + self.linear.bias().map_or(0.0, |bias| bias[row + i]);
-                }
+                self.put(first + n, row + p * PANEL, &sums.0);
             }
         }
     }

@@ -125,21 +125,26 @@ impl<S: Simd> PanelFormat<S> for Q6K {
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads = sixes(panel.quads(block));
         let [d] = panel.supers::<1>(block);
-        let (d, scales) = (S::load_f16(d), panel.meta_bytes(block));
+        let scales = panel.meta_bytes(block);
         for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
             let at = (2 * block + half) * <Self as PanelFormat<S>>::WORDS / 2;
             let ahead = panel.ahead::<6>(block, AHEAD + half * size_of_val(quads));
             let ints = S::dot_bytes(quads, ahead, &inputs.words, at, inputs.note(block, 1 + half));
-            // Scales are signed and stored with a bias of 128.
-            let scales = S::mul(d, S::sub(S::load_u8(&scales[half]), S::splat(128.0)));
+            let scales = signed_scales::<S>(d, &scales[half]);
             scaled::<S, N>(sums, ints, scales, inputs.note(block, 0));
         }
     }
 }
 
+/// Scales of q6_K, which are signed and stored with a bias of 128.
+#[inline(always)]
+pub(super) fn signed_scales<S: Simd>(d: &[u16; PANEL], scales: &[u8; PANEL]) -> S::F {
+    S::mul(S::load_f16(d), S::sub(S::load_u8(scales), S::splat(128.0)))
+}
+
 /// Quads of 6 bits a weight, unpacked to bytes: low halves in the first four, high pairs of bits in the last two.
 #[inline(always)]
-fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
+pub(super) fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
     let mut quads = [[0; QUAD]; QUADS];
     for (at, quad) in quads.iter_mut().enumerate() {
         let (low, high) = (&packed[at % 4], &packed[4 + at % 2]);
@@ -222,22 +227,10 @@ impl WeightBlock<'_> {
             }
         }
         for p in 0..P {
-            let row = row + p * PANEL;
-            let rows = row..self.rows.end.min(row + PANEL);
             for n in 0..N {
                 let mut lanes = [0.0; LANES];
                 S::store(sums[p][n], &mut lanes);
-                let start = (first + n) * weight.rows();
-                // SAFETY: these are rows of this task's block of weights, so these columns are its own.
-                let out = unsafe { self.out.range(start + rows.start..start + rows.end) };
-                match self.linear.bias() {
-                    None => out.copy_from_slice(&lanes[..out.len()]),
-                    Some(bias) => {
-                        for ((out, lane), bias) in out.iter_mut().zip(lanes).zip(&bias[rows.clone()]) {
-                            *out = lane + bias;
-                        }
-                    }
-                }
+                self.put(first + n, row + p * PANEL, &lanes);
             }
         }
     }

@@ -83,10 +83,11 @@ impl WeightBlock<'_> {
         while row + M <= self.rows.end {
             let sums = tile::<S, T, M, N>(std::array::from_fn(|m| &weights[(row + m) * cols..][..cols]), inputs);
             for (m, sums) in sums.iter().enumerate() {
-                let bias = self.linear.bias().map_or(0.0, |bias| bias[row + m]);
+                let bias = self.linear.bias().map(|bias| bias[row + m]);
                 for (n, sum) in sums.iter().enumerate() {
+                    let sum = S::sum(S::load(&sum.0));
                     // SAFETY: `row + m` belongs to this task's block of weight rows, so this column is its own.
-                    unsafe { self.out.write((first + n) * outs + row + m, S::sum(S::load(&sum.0)) + bias) };
+                    unsafe { self.out.write((first + n) * outs + row + m, bias.map_or(sum, |bias| sum + bias)) };
                 }
             }
             row += M;

@@ -1,0 +1,508 @@
+//! A block of bf16 or quantised weights times all packed input rows, by matrix instructions.
+//!
+//! bf16 lies in tiles of 16 weight rows and a step of 32 k (`Arrangement::Tiles`). One instruction multiplies such a tile by
+//! 16 inputs in 16 cycles, in which memory gives a sixteenth of a tile: 32 inputs cost no more than one. An output
+//! element is one f32 sum over ascending steps, whatever shares its tile.
+//!
+//! Of quantised weights the quads of a block are a tile as they lie in their panel, and packed inputs are rows of tiles. The
+//! sums of a block are exact integers and are scaled and added up as in `panels`: the bits are the same, so which of the
+//! two serves is a matter of speed only.
+
+use super::WeightBlock;
+use super::panels::{NOTES, signed_scales, sixes};
+use crate::ops::linear::PackedRows;
+use crate::quant::{PANEL, Panel};
+use crate::simd::amx::Tiles;
+use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::{Avx512, LANES, Line, Simd};
+use crate::weight::{Arrangement, Tile, WeightDtype};
+use std::arch::x86_64::{__m512i, _MM_HINT_T1, _mm_prefetch, _mm512_add_epi32, _mm512_load_si512, _mm512_set1_epi32};
+use std::ops::Range;
+
+/// The lanes of the level.
+type Lanes = Avx512<false>;
+
+/// Rows of a tile.
+const SIDE: usize = 16;
+/// Most input rows of one walk over quantised weights, whose sums stay in the first-level cache.
+const QUANTISED_ROWS: usize = 4 * SIDE;
+/// The same over bf16: 2 tiles of inputs share 2 panels of weights.
+const BF16_ROWS: usize = 2 * SIDE;
+/// Fewer input rows than this multiply quantised weights faster one by one.
+const LEAST_QUANTISED: usize = 5;
+/// Bytes ahead of their use at which tiles of bf16 are asked for, in each panel.
+const AHEAD: usize = 2048;
+/// The same of quantised weights, in the first-level cache and in the second.
+const NEAR: usize = 1024;
+const FAR: usize = 4096;
+
+/// Whether tiles serve these inputs.
+pub(super) fn serve(x: &PackedRows) -> bool {
+    x.dtype() == WeightDtype::Bf16 || (x.dtype().is_quantised() && x.rows() >= LEAST_QUANTISED)
+}
+
+/// Most input rows of one walk.
+pub(super) fn rows_of_one_walk(x: &PackedRows) -> usize {
+    if x.dtype().is_quantised() { QUANTISED_ROWS } else { BF16_ROWS }
+}
+
+/// Multiplies the block.
+///
+/// # Safety
+/// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn walk(block: &WeightBlock<'_>) {
+    // SAFETY: the level is what the caller says.
+    unsafe {
+        match block.x.dtype() {
+            WeightDtype::Q8_0 => block.walk_quantised::<Q8_0>(),
+            WeightDtype::Q4_0 => block.walk_quantised::<Q4_0>(),
+            WeightDtype::Q4K => block.walk_quantised::<Q4K>(),
+            WeightDtype::Q6K => block.walk_quantised::<Q6K>(),
+            _ => block.walk_bf16(),
+        }
+    }
+}
+
+/// Sums of a tile: a line for each input row.
+type Sums = [Line; SIDE];
+
+impl WeightBlock<'_> {
+    #[inline(always)]
+    unsafe fn walk_bf16(&self) {
+        let mut first = 0;
+        while first < self.x.rows() {
+            let count = (self.x.rows() - first).min(BF16_ROWS);
+            let (upper, lower) = (count.min(SIDE), if count > SIDE { count - SIDE } else { count });
+            let weights = (SIDE, QUAD);
+            // Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 inputs: the first 16, and the rest where there are more.
+            // SAFETY: the level is what the caller says.
+            let tiles = unsafe {
+                Tiles::new([
+                    (upper, QUAD),
+                    (upper, QUAD),
+                    (lower, QUAD),
+                    (lower, QUAD),
+                    weights,
+                    weights,
+                    (upper, QUAD),
+                    (lower, QUAD),
+                ])
+            };
+            let mut row = self.rows.start;
+            while row < self.rows.end {
+                // SAFETY: tiles are configured for these chunks.
+                row += PANEL
+                    * unsafe {
+                        match ((self.rows.end - row).div_ceil(PANEL), count > SIDE) {
+                            (4.., false) => self.steps::<4, 1>(&tiles, row, first, count),
+                            (2.., false) => self.steps::<2, 1>(&tiles, row, first, count),
+                            (_, false) => self.steps::<1, 1>(&tiles, row, first, count),
+                            (2.., true) => self.steps::<2, 2>(&tiles, row, first, count),
+                            (_, true) => self.steps::<1, 2>(&tiles, row, first, count),
+                        }
+                    };
+            }
+            first += count;
+        }
+    }
+
+    /// `count` input rows from `first` on, in G tiles, over P panels from weight row `row` on; returns P.
+    #[inline(always)]
+    unsafe fn steps<const P: usize, const G: usize>(
+        &self,
+        tiles: &Tiles,
+        row: usize,
+        first: usize,
+        count: usize,
+    ) -> usize {
+        let weight = self.linear.weight();
+        let panel = row / PANEL;
+        let mut stored: [&[Tile]; P] = [&[]; P];
+        if weight.arrangement() == Arrangement::Tiles {
+            for p in 0..P {
+                stored[p] = weight.tiles(panel + p);
+            }
+        }
+        let steps = weight.cols().div_ceil(2 * LANES);
+        let (inputs, stride) = (self.x.row(first).as_ptr().cast::<u8>(), self.x.row_bytes());
+        tiles.zero::<0>();
+        tiles.zero::<1>();
+        tiles.zero::<2>();
+        tiles.zero::<3>();
+        let mut gathered = [[0; PANEL * 2 * LANES]; P];
+        for step in 0..steps {
+            let mut at = [std::ptr::null::<u8>(); P];
+            for p in 0..P {
+                at[p] = match stored[p].get(step) {
+                    Some(tile) => tile.as_ptr().cast(),
+                    None => {
+                        weight.gather_tile(panel + p, step, &mut gathered[p]);
+                        gathered[p].as_ptr().cast()
+                    }
+                };
+                if first == 0 {
+                    for line in 0..SIDE {
+                        Lanes::prefetch(at[p].wrapping_add(AHEAD + line * QUAD));
+                    }
+                }
+            }
+            // SAFETY: a tile of weights is 16 lines, and every packed row has a line for each step.
+            unsafe {
+                let inputs = inputs.add(step * QUAD);
+                tiles.load::<6>(inputs, stride);
+                if G == 2 {
+                    tiles.load::<7>(inputs.add(SIDE * stride), stride);
+                }
+                tiles.load::<4>(at[0], QUAD);
+                tiles.multiply_bf16::<0, 6, 4>();
+                if G == 2 {
+                    tiles.multiply_bf16::<2, 7, 4>();
+                }
+                if P >= 2 {
+                    tiles.load::<5>(at[1], QUAD);
+                    tiles.multiply_bf16::<1, 6, 5>();
+                    if G == 2 {
+                        tiles.multiply_bf16::<3, 7, 5>();
+                    }
+                }
+                if P == 4 {
+                    tiles.load::<4>(at[2], QUAD);
+                    tiles.multiply_bf16::<2, 6, 4>();
+                    tiles.load::<5>(at[3], QUAD);
+                    tiles.multiply_bf16::<3, 6, 5>();
+                }
+            }
+        }
+        let mut sums = [[Line([0.0; LANES]); SIDE]; 4];
+        // SAFETY: a tile of sums has at most 16 lines.
+        unsafe {
+            let to: [*mut u8; 4] = std::array::from_fn(|tile| sums[tile].as_mut_ptr().cast());
+            tiles.store::<0>(to[0]);
+            tiles.store::<1>(to[1]);
+            tiles.store::<2>(to[2]);
+            tiles.store::<3>(to[3]);
+        }
+        for p in 0..P {
+            for n in 0..count {
+                let sums: &Sums = &sums[if G == 2 { n / SIDE * 2 + p } else { p }];
+                self.put(first + n, row + p * PANEL, &sums[n % SIDE].0);
+            }
+        }
+        P
+    }
+
+    #[inline(always)]
+    unsafe fn walk_quantised<T: TileFormat>(&self) {
+        let weight = self.linear.weight();
+        let blocks = weight.cols().div_ceil(BLOCK);
+        let mut scratch = Scratch { ints: [[[0; LANES]; SIDE]; DOTS], bytes: [[0; QUAD]; DOTS * QUADS] };
+        let mut first = 0;
+        while first < self.x.rows() {
+            let count = (self.x.rows() - first).min(QUANTISED_ROWS);
+            let group = count.div_ceil(count.div_ceil(SIDE));
+            let (sums, inputs, weights) = ((group, QUAD), (group, 4 * T::QUADS), (T::QUADS, QUAD));
+            // Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
+            // SAFETY: the level is what the caller says.
+            let tiles = unsafe { Tiles::new([sums, sums, sums, sums, inputs, inputs, weights, weights]) };
+            let mut row = self.rows.start;
+            while row < self.rows.end {
+                let mut walk = PanelWalk {
+                    x: self.x,
+                    panel: weight.panel(row / PANEL),
+                    rows: first..first + count,
+                    group,
+                    notes: blocks * BLOCK,
+                    sums: [Line([0.0; LANES]); QUANTISED_ROWS],
+                    scratch: &mut scratch,
+                };
+                let mut block = 0;
+                // SAFETY: tiles are configured for groups of this size and this format.
+                unsafe {
+                    while block < blocks {
+                        if (blocks - block) * T::DOTS >= DOTS {
+                            walk.add::<T, DOTS>(&tiles, block);
+                            block += DOTS / T::DOTS;
+                        } else if T::DOTS == 2 {
+                            walk.add::<T, 2>(&tiles, block);
+                            block += 1;
+                        } else {
+                            walk.add::<T, 1>(&tiles, block);
+                            block += 1;
+                        }
+                    }
+                }
+                for (n, sums) in walk.sums[..count].iter().enumerate() {
+                    self.put(first + n, row, &sums.0);
+                }
+                row += PANEL;
+            }
+            first += count;
+        }
+    }
+}
+
+/// Dots of 16 weight rows with up to 16 inputs that are under way at once, enough to hide their latency.
+const DOTS: usize = 4;
+
+/// One panel times some input rows.
+struct PanelWalk<'a> {
+    x: &'a PackedRows,
+    panel: Panel<'a>,
+    rows: Range<usize>,
+    /// Rows of a tile. The last tile's may be among those of the one before.
+    group: usize,
+    /// Bytes from the start of a packed row to its notes.
+    notes: usize,
+    sums: [Line; QUANTISED_ROWS],
+    scratch: &'a mut Scratch,
+}
+
+impl PanelWalk<'_> {
+    /// Adds the D dots of the blocks from `block` on to the sums.
+    ///
+    /// # Safety
+    /// Tiles must be configured for `group` and the format, and the blocks be there.
+    #[inline(always)]
+    unsafe fn add<T: TileFormat, const D: usize>(&mut self, tiles: &Tiles, block: usize) {
+        let mut quads = [std::ptr::null::<u8>(); D];
+        let mut scales = [Lanes::splat(0.0); D];
+        let mut minima = [None; D];
+        for dot in 0..D {
+            let (block, half) = (block + dot / T::DOTS, dot % T::DOTS);
+            if half == 0 {
+                let bytes = &mut self.scratch.bytes.as_chunks_mut::<QUADS>().0[dot / T::DOTS];
+                let start = T::quads(&self.panel, block, bytes);
+                for half in 0..T::DOTS {
+                    quads[dot + half] = start.wrapping_add(half * T::QUADS * QUAD);
+                }
+            }
+            (scales[dot], minima[dot]) = (T::scales(&self.panel, block, half), T::minima(&self.panel, block));
+        }
+        let stride = self.x.row_bytes();
+        let mut done = self.rows.start;
+        while done < self.rows.end {
+            let first = done.min(self.rows.end - self.group);
+            let row = self.x.row(first).as_ptr().cast::<u8>();
+            // SAFETY: a row has 32 bytes for each block, and behind those of all blocks their notes; a tile of sums has at
+            // most 16 lines.
+            unsafe {
+                let inputs = row.add(block * BLOCK);
+                // Asked for bit by bit, so that no load has to wait behind all of it.
+                let ask = |dot: usize| {
+                    if done == 0 && dot % T::DOTS == 0 {
+                        T::ask(&self.panel, block + dot / T::DOTS);
+                    }
+                };
+                ask(0);
+                dot::<T, 0, 4, 6>(tiles, inputs, stride, quads[0]);
+                if D >= 2 {
+                    ask(1);
+                    dot::<T, 1, 5, 7>(tiles, inputs.add(4 * T::QUADS), stride, quads[D.min(2) - 1]);
+                }
+                if D == 4 {
+                    ask(2);
+                    dot::<T, 2, 4, 6>(tiles, inputs.add(2 * 4 * T::QUADS), stride, quads[D - 2]);
+                    ask(3);
+                    dot::<T, 3, 5, 7>(tiles, inputs.add(3 * 4 * T::QUADS), stride, quads[D - 1]);
+                }
+                let to = self.scratch.ints.as_mut_ptr();
+                tiles.store::<0>(to.cast());
+                if D >= 2 {
+                    tiles.store::<1>(to.add(1).cast());
+                }
+                if D == 4 {
+                    tiles.store::<2>(to.add(2).cast());
+                    tiles.store::<3>(to.add(3).cast());
+                }
+            }
+            while done < first + self.group {
+                let n = done - first;
+                let sum = &mut self.sums[done - self.rows.start].0;
+                let mut new = Lanes::load(sum);
+                for dot in 0..D {
+                    // SAFETY: the row has 4 notes for each block, aligned as words; integers are aligned as lines.
+                    let (notes, mut int): (&[i32; NOTES], __m512i) = unsafe {
+                        let notes = row.add(n * stride + self.notes).cast::<[i32; NOTES]>();
+                        let int = _mm512_load_si512(self.scratch.ints[dot][n].as_ptr().cast());
+                        (&*notes.add(block + dot / T::DOTS), int)
+                    };
+                    if T::HAS_BIAS {
+                        // SAFETY: the level has AVX-512.
+                        int = unsafe { _mm512_add_epi32(int, _mm512_set1_epi32(notes[1 + dot % T::DOTS])) };
+                    }
+                    let input = Lanes::splat(f32::from_bits(notes[0] as u32));
+                    new = Lanes::fma(Lanes::mul(Lanes::from_i32(int), scales[dot]), input, new);
+                    if let Some(minima) = minima[dot] {
+                        new = Lanes::fma(minima, Lanes::splat(f32::from_bits(notes[1] as u32)), new);
+                    }
+                }
+                Lanes::store(new, sum);
+                done += 1;
+            }
+        }
+    }
+}
+
+/// Tile C becomes the inputs times the quads.
+///
+/// # Safety
+/// Tiles must be configured for the format, and what they read be there.
+#[inline(always)]
+unsafe fn dot<T: TileFormat, const C: u8, const A: u8, const B: u8>(
+    tiles: &Tiles,
+    inputs: *const u8,
+    stride: usize,
+    quads: *const u8,
+) {
+    tiles.zero::<C>();
+    // SAFETY: the caller's.
+    unsafe {
+        tiles.load::<B>(quads, QUAD);
+        tiles.load::<A>(inputs, stride);
+    }
+    tiles.multiply_int8::<C, A, B>();
+}
+
+/// What blocks leave between instructions.
+#[repr(C, align(64))]
+struct Scratch {
+    /// Integers of each dot, a line for each input row.
+    ints: [[[i32; LANES]; SIDE]; DOTS],
+    /// Weights as bytes, where they are stored otherwise.
+    bytes: [[u8; QUAD]; DOTS * QUADS],
+}
+
+type F = <Lanes as Simd>::F;
+
+/// One block of a panel's format.
+trait TileFormat {
+    /// Dots of a block, each with a scale.
+    const DOTS: usize;
+    /// Quads of a dot.
+    const QUADS: usize = QUADS / Self::DOTS;
+    /// Whether notes 1 and on undo the weights' bias.
+    const HAS_BIAS: bool;
+    /// The block's 8 quads as bytes: where they lie, or unpacked into `bytes`.
+    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8;
+    /// Asks for later quads.
+    fn ask(panel: &Panel<'_>, block: usize);
+    fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F;
+    /// What is added for each sum of inputs, if the format has minima.
+    fn minima(_panel: &Panel<'_>, _block: usize) -> Option<F> {
+        None
+    }
+}
+
+/// Asks for lines behind the Q stored quads of a block: for near ones in the first-level cache, and for far ones in the
+/// second, which can wait for more lines at once.
+#[inline(always)]
+fn ask<const Q: usize>(panel: &Panel<'_>, block: usize) {
+    for quad in 0..Q {
+        let near = panel.ahead::<Q>(block, NEAR + quad * QUAD);
+        // SAFETY: a prefetch reads nothing and faults nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(near.wrapping_add(FAR - NEAR).cast()) };
+        Lanes::prefetch(near);
+    }
+}
+
+struct Q8_0;
+
+impl TileFormat for Q8_0 {
+    const DOTS: usize = 1;
+    const HAS_BIAS: bool = true;
+
+    #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize, _bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
+        panel.quads::<QUADS>(block).as_ptr().cast()
+    }
+    #[inline(always)]
+    fn ask(panel: &Panel<'_>, block: usize) {
+        ask::<QUADS>(panel, block);
+    }
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
+        Lanes::load_f16(panel.meta_words(block))
+    }
+}
+
+struct Q4_0;
+
+impl TileFormat for Q4_0 {
+    const DOTS: usize = 1;
+    const HAS_BIAS: bool = true;
+
+    #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
+        nibbles(panel, block, bytes)
+    }
+    #[inline(always)]
+    fn ask(panel: &Panel<'_>, block: usize) {
+        ask::<{ QUADS / 2 }>(panel, block);
+    }
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
+        Lanes::load_f16(panel.meta_words(block))
+    }
+}
+
+struct Q4K;
+
+impl TileFormat for Q4K {
+    const DOTS: usize = 1;
+    const HAS_BIAS: bool = false;
+
+    #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
+        nibbles(panel, block, bytes)
+    }
+    #[inline(always)]
+    fn ask(panel: &Panel<'_>, block: usize) {
+        ask::<{ QUADS / 2 }>(panel, block);
+    }
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
+        let [d, _] = panel.supers::<2>(block);
+        Lanes::mul(Lanes::load_f16(d), Lanes::load_u8(&panel.meta_bytes(block)[0]))
+    }
+    #[inline(always)]
+    fn minima(panel: &Panel<'_>, block: usize) -> Option<F> {
+        let [_, d_min] = panel.supers::<2>(block);
+        Some(Lanes::mul(Lanes::load_f16(d_min), Lanes::load_u8(&panel.meta_bytes(block)[1])))
+    }
+}
+
+struct Q6K;
+
+impl TileFormat for Q6K {
+    const DOTS: usize = 2;
+    const HAS_BIAS: bool = true;
+
+    #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
+        *bytes = sixes(panel.quads(block));
+        bytes.as_ptr().cast()
+    }
+    #[inline(always)]
+    fn ask(panel: &Panel<'_>, block: usize) {
+        ask::<6>(panel, block);
+    }
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F {
+        let [d] = panel.supers::<1>(block);
+        signed_scales::<Lanes>(d, &panel.meta_bytes(block)[dot])
+    }
+}
+
+/// Quads of 4 bits a weight as bytes.
+#[inline(always)]
+fn nibbles(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
+    let packed: &[[u8; QUAD]; QUADS / 2] = panel.quads(block);
+    for (quad, packed) in packed.iter().enumerate() {
+        for (i, both) in packed.iter().enumerate() {
+            bytes[quad][i] = both & 15;
+            bytes[QUADS / 2 + quad][i] = both >> 4;
+        }
+    }
+    bytes.as_ptr().cast()
+}
