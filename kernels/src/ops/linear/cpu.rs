@@ -77,14 +77,14 @@ impl WeightBlock<'_> {
     }
 }
 
-/// Input rows that one walk over a block serves.
-pub(super) fn rows_of_one_walk(x: &PackedRows) -> usize {
+/// Whether long walks over the weights serve these inputs best: few inputs take one walk or little more, and matrix
+/// instructions outrun what the second-level cache is given to read, so they read inputs as rarely as can be.
+pub(super) fn walks_are_long(x: &PackedRows) -> bool {
     #[cfg(target_arch = "x86_64")]
     if x.simd() == SimdLevel::Amx && tiles::serve(x) {
-        return tiles::rows_of_one_walk(x);
+        return true;
     }
-    FEW_INPUTS
+    x.rows() <= FEW_INPUTS
 }
 
-/// What all formats and levels take in one walk, or little more.
 const FEW_INPUTS: usize = 4;

@@ -25,8 +25,8 @@ use std::ops::Range;
 
 /// Bytes of weights that one task walks over; they must stay cached while the chunks of inputs pass.
 const BLOCK_BYTES: usize = 128 * 1024;
-/// The same for so few inputs that weights pass once: long walks, since memory is slow to follow each new start.
-const LONG_BLOCK_BYTES: usize = 512 * 1024;
+/// The same of long walks, since memory is slow to follow each new start.
+const LONG_BLOCK_BYTES: usize = 1024 * 1024;
 /// Tasks of a thread at least, so that threads of unequal speed end together.
 const TASKS_PER_THREAD: usize = 8;
 /// Weight rows of a task at least, and at most where inputs are many: both multiples of a panel and of every tile's height.
@@ -53,11 +53,8 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     let mut tasks = 0;
     let bytes: usize = jobs.iter().map(|job| job.linear.weight().byte_len()).sum();
     let fair = bytes / (TASKS_PER_THREAD * exec.threads());
-    let most = if x.rows() <= cpu::rows_of_one_walk(x) {
-        (fair.min(LONG_BLOCK_BYTES), usize::MAX)
-    } else {
-        (BLOCK_BYTES, BLOCK_ROWS.end)
-    };
+    let most =
+        if cpu::walks_are_long(x) { (fair.min(LONG_BLOCK_BYTES), usize::MAX) } else { (BLOCK_BYTES, BLOCK_ROWS.end) };
     for (part, job) in parts.iter_mut().zip(jobs) {
         let made = Part::new(x, job, tasks, most);
         tasks += made.tasks();

@@ -5,7 +5,7 @@
 //! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
 //! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, up to 5 rows lie side by side: lane by
 //! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs. For matrix
-//! instructions every row is bf16, step by step.
+//! instructions up to 16 rows lie side by side as bf16, step by step.
 
 use super::cpu::NOTES;
 use crate::exec::Exec;
@@ -54,7 +54,7 @@ impl PackedRows {
         self.arrangement = arrangement_for(weight, self.simd);
         let arrangement = self.arrangement;
         let lines = dispatch(self.simd, RowLines { dtype, cols, arrangement });
-        self.row_lines = if arrangement == Arrangement::Columns { lines } else { apart(lines) };
+        self.row_lines = if arrangement == Arrangement::Rows { apart(lines) } else { lines };
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
         if arrangement == Arrangement::Columns {
@@ -70,12 +70,23 @@ impl PackedRows {
             });
             return;
         }
-        let shared = SharedMut::new(&mut self.lines);
-        exec.for_rows(x.len() / cols, cols, &|rows| {
+        let (rows, shared) = (self.rows, SharedMut::new(&mut self.lines));
+        if arrangement == Arrangement::Tiles {
+            exec.for_rows(rows.div_ceil(LANES), rows.min(LANES) * cols, &|part| {
+                for first in part.map(|tile| tile * LANES) {
+                    let rows = first..rows.min(first + LANES);
+                    // SAFETY: tiles are disjoint ranges of rows, and so of lines.
+                    let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
+                    dispatch(exec.simd(), PackTile { x: &x[rows.start * cols..rows.end * cols], cols, lines });
+                }
+            });
+            return;
+        }
+        exec.for_rows(rows, cols, &|rows| {
             // SAFETY: parts are disjoint ranges of rows, and so of lines.
             let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
             let x = &x[rows.start * cols..rows.end * cols];
-            dispatch(exec.simd(), Pack { x, cols, dtype, arrangement, lines, row_lines });
+            dispatch(exec.simd(), Pack { x, cols, dtype, lines, row_lines });
         });
     }
 
@@ -101,6 +112,14 @@ impl PackedRows {
     /// The arrangement of weights that the rows are laid out for.
     pub(super) fn arrangement(&self) -> Arrangement {
         self.arrangement
+    }
+
+    /// For matrix instructions, the up to 16 rows from `first` on, a multiple of 16: `[steps, rows]` lines.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn tile(&self, first: usize) -> &[Line] {
+        assert!(self.arrangement == Arrangement::Tiles && first.is_multiple_of(LANES));
+        &self.lines[first * self.row_lines..self.rows.min(first + LANES) * self.row_lines]
     }
 
     /// Bytes from one row to the next, where rows do not lie side by side.
@@ -213,6 +232,27 @@ impl PackColumns<'_> {
     }
 }
 
+/// Up to 16 rows, side by side as bf16.
+struct PackTile<'a> {
+    x: &'a [f32],
+    cols: usize,
+    lines: &'a mut [Line],
+}
+
+impl Kernel for PackTile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let rows = self.x.len() / self.cols;
+        for (row, x) in self.x.chunks_exact(self.cols).enumerate() {
+            for (step, x) in x.chunks(2 * LANES).enumerate() {
+                self.lines[step * rows + row].0 = pairs_of(&round_pairs::<S>(x));
+            }
+        }
+    }
+}
+
 /// Lines of a packed row.
 struct RowLines {
     dtype: WeightDtype,
@@ -249,7 +289,6 @@ struct Pack<'a> {
     x: &'a [f32],
     cols: usize,
     dtype: WeightDtype,
-    arrangement: Arrangement,
     lines: &'a mut [Line],
     row_lines: usize,
 }
@@ -264,11 +303,6 @@ impl Kernel for Pack<'_> {
                 WeightDtype::F32 | WeightDtype::F16 => {
                     for (x, line) in x.chunks(LANES).zip(lines) {
                         line.0 = padded(x, 0.0);
-                    }
-                }
-                WeightDtype::Bf16 if self.arrangement == Arrangement::Tiles => {
-                    for (x, line) in x.chunks(2 * LANES).zip(lines) {
-                        line.0 = pairs_of(&round_pairs::<S>(x));
                     }
                 }
                 WeightDtype::Bf16 => {

@@ -39,6 +39,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             Self::prefetch(ahead.wrapping_add(at * QUAD));
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(at * QUAD + 3072).cast()) };
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let weights = _mm512_loadu_si512(quad.as_ptr().cast());
@@ -61,6 +62,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             Self::prefetch(ahead.wrapping_add(at * QUAD));
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(at * QUAD + 3072).cast()) };
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));

@@ -41,11 +41,6 @@ pub(super) fn serve(x: &PackedRows) -> bool {
     x.dtype() == WeightDtype::Bf16 || (x.dtype().is_quantised() && x.rows() >= LEAST_QUANTISED)
 }
 
-/// Most input rows of one walk.
-pub(super) fn rows_of_one_walk(x: &PackedRows) -> usize {
-    if x.dtype().is_quantised() { QUANTISED_ROWS } else { BF16_ROWS }
-}
-
 /// Multiplies the block.
 ///
 /// # Safety
@@ -125,7 +120,8 @@ impl WeightBlock<'_> {
             }
         }
         let steps = weight.cols().div_ceil(2 * LANES);
-        let (inputs, stride) = (self.x.row(first).as_ptr().cast::<u8>(), self.x.row_bytes());
+        let upper = self.x.tile(first).as_ptr();
+        let lower = if G == 2 { self.x.tile(first + SIDE).as_ptr() } else { upper };
         tiles.zero::<0>();
         tiles.zero::<1>();
         tiles.zero::<2>();
@@ -147,12 +143,11 @@ impl WeightBlock<'_> {
                     }
                 }
             }
-            // SAFETY: a tile of weights is 16 lines, and every packed row has a line for each step.
+            // SAFETY: a tile of weights is 16 lines, and inputs have a line of each row for each step.
             unsafe {
-                let inputs = inputs.add(step * QUAD);
-                tiles.load::<6>(inputs, stride);
+                tiles.load::<6>(upper.add(step * count.min(SIDE)).cast(), QUAD);
                 if G == 2 {
-                    tiles.load::<7>(inputs.add(SIDE * stride), stride);
+                    tiles.load::<7>(lower.add(step * (count - SIDE)).cast(), QUAD);
                 }
                 tiles.load::<4>(at[0], QUAD);
                 tiles.multiply_bf16::<0, 6, 4>();
