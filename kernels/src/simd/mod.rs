@@ -20,7 +20,7 @@ mod portable;
 mod transpose;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::Avx512;
+pub(crate) use avx512::{Avx512, prefetch_far};
 pub use level::SimdLevel;
 pub(crate) use math::{exp, silu};
 pub(crate) use transpose::Square;

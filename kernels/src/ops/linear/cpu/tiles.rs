@@ -14,9 +14,9 @@ use crate::ops::linear::PackedRows;
 use crate::quant::{PANEL, Panel};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
-use crate::simd::{Avx512, LANES, Line, Simd};
+use crate::simd::{Avx512, LANES, Line, Simd, prefetch_far};
 use crate::weight::{Arrangement, Tile, WeightDtype};
-use std::arch::x86_64::{__m512i, _MM_HINT_T1, _mm_prefetch, _mm512_add_epi32, _mm512_load_si512, _mm512_set1_epi32};
+use std::arch::x86_64::{__m512i, _mm512_add_epi32, _mm512_load_si512, _mm512_set1_epi32};
 use std::ops::Range;
 
 /// The lanes of the level.
@@ -395,8 +395,7 @@ trait TileFormat {
 fn ask<const Q: usize>(panel: &Panel<'_>, block: usize) {
     for quad in 0..Q {
         let near = panel.ahead::<Q>(block, NEAR + quad * QUAD);
-        // SAFETY: a prefetch reads nothing and faults nowhere.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(near.wrapping_add(FAR - NEAR).cast()) };
+        prefetch_far(near.wrapping_add(FAR - NEAR));
         Lanes::prefetch(near);
     }
 }
