@@ -285,7 +285,7 @@ impl PanelWalk<'_> {
                 let inputs = row.add(block * BLOCK);
                 // Asked for bit by bit, so that no load has to wait behind all of it.
                 let ask = |dot: usize| {
-                    if done == 0 && dot % T::DOTS == 0 {
+                    if done == 0 && dot.is_multiple_of(T::DOTS) {
                         T::ask(&self.panel, block + dot / T::DOTS);
                     }
                 };
