@@ -63,10 +63,7 @@ impl Kernel for Sum<'_> {
 /// Multiply-adds per second on all threads of `exec`, with the instructions that a linear of `dtype` uses and every
 /// operand in a register or the first-level cache.
 pub fn multiply_add_rate(exec: &Exec, dtype: WeightDtype) -> f64 {
-    #[cfg(target_arch = "x86_64")]
     let tiles = exec.simd() == SimdLevel::Amx && (dtype == WeightDtype::Bf16 || dtype.is_quantised());
-    #[cfg(not(target_arch = "x86_64"))]
-    let tiles = false;
     let start = Instant::now();
     exec.pool().run(exec.threads(), &|_| {
         #[cfg(target_arch = "x86_64")]

@@ -331,6 +331,7 @@ impl Weight {
     }
 
     /// Weight rows `16 * index ..` of bf16 in tiles, one for each step: `[16 lanes, 16 rows]` pairs. Panics if they are not.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn tiles(&self, index: usize) -> &[Tile] {
         assert_eq!(self.arrangement, Arrangement::Tiles);
@@ -339,10 +340,28 @@ impl Weight {
     }
 
     /// The tile of one step of bf16 weight rows `16 * index ..`, gathered from another arrangement.
-    pub(crate) fn gather_tile(&self, index: usize, step: usize, tile: &mut Tile) {
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn gather_tile<S: Simd>(&self, index: usize, step: usize, tile: &mut Tile) {
+        let (rows, cols) = (index * PANEL..(index + 1) * PANEL, step * STEP..(step + 1) * STEP);
+        if self.arrangement == Arrangement::Rows && rows.end <= self.rows && cols.end <= self.cols {
+            let mut pairs = [[0.0; LANES]; PANEL];
+            for (pairs, row) in pairs.iter_mut().zip(rows) {
+                let bits = self.u16s()[row * self.cols..][cols.clone()].as_chunks::<2>().0;
+                for (pair, [even, odd]) in pairs.iter_mut().zip(bits) {
+                    *pair = f32::from_bits(u32::from(*even) | u32::from(*odd) << 16);
+                }
+            }
+            let mut columns = [[0.0; PANEL]; LANES];
+            S::transpose(&pairs, &mut columns);
+            for (pair, column) in tile.as_chunks_mut::<2>().0.iter_mut().zip(columns.as_flattened()) {
+                *pair = [column.to_bits() as u16, (column.to_bits() >> 16) as u16];
+            }
+            return;
+        }
         *tile = [0; PANEL * STEP];
-        for row in index * PANEL..self.rows.min((index + 1) * PANEL) {
-            for col in step * STEP..self.cols.min((step + 1) * STEP) {
+        for row in rows.start..rows.end.min(self.rows) {
+            for col in cols.start..cols.end.min(self.cols) {
                 tile[panel_index(Arrangement::Tiles, 1, row % PANEL, col % STEP)] = self.bf16_bits(row, col);
             }
         }
@@ -357,6 +376,7 @@ impl Weight {
 }
 
 /// One step of 16 rows of bf16 in tiles.
+#[cfg(target_arch = "x86_64")]
 pub(crate) type Tile = [u16; PANEL * STEP];
 
 /// Where in a panel of `steps` steps a row has its column.

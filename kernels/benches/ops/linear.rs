@@ -21,7 +21,7 @@ pub fn bench(criterion: &mut Criterion) {
         for dtype in WeightDtype::ALL {
             let linears: Vec<Linear> = machine::weights(dtype, [outs, ins])
                 .into_iter()
-                .map(|weight| Linear::new("bench", weight, None).expect("no bias"))
+                .map(|weight| Linear::new("bench", weight.arranged(&exec), None).expect("no bias"))
                 .collect();
             for rows in [1, 2, 4, 8, 16, 64, 512] {
                 let mut case = Case::new(&exec, &linears, rows);

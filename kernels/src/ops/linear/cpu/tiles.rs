@@ -133,7 +133,7 @@ impl WeightBlock<'_> {
                 at[p] = match stored[p].get(step) {
                     Some(tile) => tile.as_ptr().cast(),
                     None => {
-                        weight.gather_tile(panel + p, step, &mut gathered[p]);
+                        weight.gather_tile::<Lanes>(panel + p, step, &mut gathered[p]);
                         gathered[p].as_ptr().cast()
                     }
                 };
