@@ -6,7 +6,8 @@
 //! one parallel region (q, k and v; gate and up).
 //!
 //! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`,
-//! `columns`), or one sum over ascending blocks of k (`panels`, for quantised weights), whatever tile it falls in. A split
+//! `columns`), one sum over ascending steps of a matrix instruction (`tiles`), or one sum over ascending blocks of k
+//! (`panels` and `tiles`, for quantised weights), whatever tile it falls in. A split
 //! over k would balance better for small weights, and is what this rules out.
 
 mod cpu;
