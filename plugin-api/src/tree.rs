@@ -159,13 +159,21 @@ impl TreeGrower {
         })
     }
 
-    /// Chooses the best `branch` of this level's offers as the next frontier; false when the tree is as deep as it may be,
-    /// or when nothing was offered.
+    /// Chooses the best `branch` of this level's offers as the next frontier, as far as their children may be kept; false
+    /// when the tree is as deep as it may be, or when nothing more would be kept.
     pub fn advance(&mut self) -> bool {
         self.level += 1;
-        self.order.clear();
-        self.order.extend((self.level_start..self.candidates.len()).map(|index| CandidateId(index as u32)));
-        self.level_start = self.candidates.len();
+        self.order_all();
+        // A child comes behind its parent and behind all that its parent comes behind, so below the best `nodes - 1`
+        // nothing is kept, whatever is offered later.
+        let expandable = self.shape.nodes.saturating_sub(1);
+        if expandable < self.order.len() {
+            let candidates = &self.candidates;
+            self.order.select_nth_unstable_by(expandable, |a, b| best_first(candidates, *a, *b));
+            self.order.truncate(expandable);
+        }
+        let start = std::mem::replace(&mut self.level_start, self.candidates.len());
+        self.order.retain(|candidate| candidate.index() >= start);
         self.sort_best_first();
         self.frontier.clear();
         if self.level < self.shape.depth {
@@ -199,8 +207,7 @@ impl TreeGrower {
     /// Keeps the best `nodes` of all candidates. Closed under parents without looking: a child is never better than its
     /// parent, and a tie goes to the one offered first.
     pub fn finish(&mut self) {
-        self.order.clear();
-        self.order.extend((0..self.candidates.len()).map(|index| CandidateId(index as u32)));
+        self.order_all();
         self.sort_best_first();
         self.keep(self.shape.nodes);
     }
@@ -264,9 +271,14 @@ impl TreeGrower {
         parent.and_then(|parent| self.place[parent.index()])
     }
 
+    fn order_all(&mut self) {
+        self.order.clear();
+        self.order.extend((0..self.candidates.len()).map(|index| CandidateId(index as u32)));
+    }
+
     fn sort_best_first(&mut self) {
-        let log_prob = |candidate: &CandidateId| self.candidates[candidate.index()].log_prob;
-        self.order.sort_unstable_by(|a, b| log_prob(b).total_cmp(&log_prob(a)).then(a.cmp(b)));
+        let candidates = &self.candidates;
+        self.order.sort_unstable_by(|a, b| best_first(candidates, *a, *b));
     }
 
     /// Keeps the first `count` of `order`, which is all candidates, best first.
@@ -280,4 +292,9 @@ impl TreeGrower {
             self.place[candidate.index()] = Some(node);
         }
     }
+}
+/// The more probable first, then the one offered first.
+fn best_first(candidates: &[Candidate], a: CandidateId, b: CandidateId) -> Ordering {
+    let log_prob = |candidate: CandidateId| candidates[candidate.index()].log_prob;
+    log_prob(b).total_cmp(&log_prob(a)).then(a.cmp(&b))
 }

@@ -146,6 +146,25 @@ proptest! {
     }
 
     #[test]
+    fn nothing_is_expanded_whose_children_cannot_be_kept(seed: u64, depth in 1usize..6, nodes in 1usize..12) {
+        let prob = |path: &[Token], token| conditional(seed, path, token, 4);
+        let mut tree = TreeGrower::new(TreeShape { nodes, depth, branch: 1000 });
+        tree.start();
+        (0..4).for_each(|token| drop(tree.offer(None, token, prob(&[], token))));
+        let mut levels = 1;
+        while tree.advance() {
+            levels += 1;
+            prop_assert!(tree.frontier().len() < nodes);
+            for candidate in tree.frontier().to_vec() {
+                // What is offered is never better than its parent, and here as good.
+                tree.offer(Some(candidate), 0, 1.0);
+            }
+        }
+        // Each level adds a kept node below the ones above it.
+        prop_assert!(levels <= nodes, "{levels} levels");
+    }
+
+    #[test]
     fn emitted_drafts_are_the_kept_tree_cut_to_the_budget(seed: u64, nodes in 1usize..20, budget in 0usize..24) {
         let prob = |path: &[Token], token| conditional(seed, path, token, 3);
         let mut tree = TreeGrower::new(TreeShape { nodes, depth: 4, branch: 3 });

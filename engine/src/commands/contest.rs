@@ -31,6 +31,9 @@ pub struct Score {
     pub tokens_per_second: f64,
     /// Over the first config's tokens per second.
     pub speed: f64,
+    /// Between which `speed` lies with 95 % confidence, as far as the batches tell: they are paired, so what differs from
+    /// prompt to prompt is not in it. From three batches on.
+    pub speed_interval: Option<[f64; 2]>,
     pub tokens_per_step: f64,
     /// Passes of the target.
     pub steps: u64,
@@ -83,6 +86,7 @@ impl Contender {
         Score {
             tokens_per_second: totals.rate(),
             speed: totals.rate() / first_totals.rate(),
+            speed_interval: self.speed_interval(first, category),
             tokens_per_step: report.tokens_per_step,
             steps: report.steps,
             drafted: report.drafted,
@@ -107,15 +111,42 @@ impl Contender {
         let mut totals = Totals { stats: SequenceStats::default(), milliseconds: 0.0, tokens: 0, completions: 0 };
         for round in self.of(category) {
             totals.milliseconds += round.milliseconds;
-            for completion in &round.completions {
-                totals.stats.merge(&completion.stats);
-                // The first one comes with the prompt's pass, before the time starts.
-                totals.tokens += completion.tokens().len().saturating_sub(1);
-                totals.completions += 1;
-            }
+            totals.tokens += round.tokens();
+            totals.completions += round.completions.len();
+            round.completions.iter().for_each(|completion| totals.stats.merge(&completion.stats));
         }
         totals
     }
+
+    /// The logarithm of the speed is jackknifed: how it changes when one batch is left out, for each of them.
+    fn speed_interval(&self, first: &Self, category: Option<&str>) -> Option<[f64; 2]> {
+        let (totals, first_totals) = (self.totals(category), first.totals(category));
+        let without = |round: &Round, totals: &Totals| {
+            rate(totals.tokens - round.tokens(), totals.milliseconds - round.milliseconds)
+        };
+        let left: Vec<f64> = (self.of(category).zip(first.of(category)))
+            .map(|(round, other)| (without(round, &totals) / without(other, &first_totals)).ln())
+            .collect();
+        let count = left.len() as f64;
+        let mean = left.iter().sum::<f64>() / count;
+        let variance = left.iter().map(|value| (value - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
+        let (middle, reach) = (totals.rate() / first_totals.rate(), student_97(count - 1.0) * variance.sqrt());
+        let interval = [-1.0, 1.0].map(|side: f64| middle * (side * reach).exp());
+        (left.len() >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
+    }
+}
+
+impl Round {
+    /// The first token of each completion comes with the prompt's pass, before the time starts.
+    fn tokens(&self) -> usize {
+        self.completions.iter().map(|completion| completion.tokens().len().saturating_sub(1)).sum()
+    }
+}
+
+/// The 97.5 % quantile of Student's t by its expansion at the normal one (Abramowitz and Stegun, 26.7.5): 4.27 instead of
+/// 4.30 for two degrees of freedom, closer for more.
+fn student_97(degrees: f64) -> f64 {
+    [1.960, 2.372, 2.822, 2.556, 1.590].iter().rev().fold(0.0, |sum, term| sum / degrees + term)
 }
 
 struct Totals {
@@ -127,8 +158,13 @@ struct Totals {
 
 impl Totals {
     fn rate(&self) -> f64 {
-        if self.milliseconds > 0.0 { self.tokens as f64 * 1e3 / self.milliseconds } else { 0.0 }
+        rate(self.tokens, self.milliseconds)
     }
+}
+
+/// Tokens a second.
+fn rate(tokens: usize, milliseconds: f64) -> f64 {
+    if milliseconds > 0.0 { tokens as f64 * 1e3 / milliseconds } else { 0.0 }
 }
 
 /// A request for the text after `prompt`.
@@ -160,8 +196,8 @@ pub fn complete(
 pub fn print_table(contenders: &[Contender]) {
     let width = contenders.iter().map(|contender| contender.name.len()).max().unwrap_or(0).max(8);
     println!(
-        "{:<width$} {:>7} {:>12} {:>9} {:>10} {:>10} {:>8}   output",
-        "config", "passes", "tokens/pass", "draft ms", "verify ms", "tokens/s", "speed"
+        "{:<width$} {:>7} {:>12} {:>9} {:>10} {:>10} {:>8} {:>12}   output",
+        "config", "passes", "tokens/pass", "draft ms", "verify ms", "tokens/s", "speed", "95 %"
     );
     for (number, contender) in contenders.iter().enumerate() {
         let score = contender.score(&contenders[0], None);
@@ -170,9 +206,13 @@ pub fn print_table(contenders: &[Contender]) {
             (_, 0) => "equal, token for token".to_owned(),
             (_, different) => format!("DIFFERENT in {different} of {}", score.completions),
         };
+        let interval = match score.speed_interval {
+            Some([low, high]) if number > 0 => format!("{low:.2} to {high:.2}"),
+            _ => String::new(),
+        };
         let per_pass = |milliseconds: f64| milliseconds / score.steps.max(1) as f64;
         println!(
-            "{:<width$} {:>7} {:>12.2} {:>9.3} {:>10.3} {:>10.1} {:>7.2}x   {verdict}",
+            "{:<width$} {:>7} {:>12.2} {:>9.3} {:>10.3} {:>10.1} {:>7.2}x {interval:>12}   {verdict}",
             contender.name,
             score.steps,
             score.tokens_per_step,
@@ -183,7 +223,7 @@ pub fn print_table(contenders: &[Contender]) {
         );
     }
     println!(
-        "\nTimes are of decoding, from the first token on; draft and verify are for each pass. {:.0} % of the 4-grams of\nan output are distinct (text that repeats itself is easy to guess).",
+        "\nTimes are of decoding, from the first token on; draft and verify are for each pass. The speed lies\nwithin the interval with 95 % confidence, as far as the prompts tell. {:.0} % of the 4-grams of an output are distinct\n(text that repeats itself is easy to guess).",
         100.0 * distinct(&contenders[0])
     );
 }

@@ -86,7 +86,9 @@ impl DraftShape {
     pub fn growth(&self, remaining: usize) -> Growth {
         match self {
             Self::Chain { len, sampling } => Growth::chain(*sampling, (*len).min(remaining)),
-            Self::Grown(shape) => Growth::grown(TreeGrower::new(*shape)),
+            Self::Grown(shape) => {
+                Growth::grown(TreeGrower::new(TreeShape { nodes: shape.nodes.min(remaining), ..*shape }))
+            }
             Self::Fixed { tree, sampling } => Growth::fixed(Arc::clone(tree), *sampling),
         }
     }
