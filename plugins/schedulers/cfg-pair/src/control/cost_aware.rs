@@ -8,7 +8,7 @@
 //! What is measured is noisy, so a change must pay: speculation starts only where it promises a few percent more than plain
 //! decoding, and a price stays until another is better by more than noise. Where it has stopped, a small draft is tried now
 //! and then, and everywhere the largest one, since a text that begins to repeat itself is worth more than the last ones
-//! told: each so seldom that it costs a percent, and so as good as always where rows are free.
+//! told: each so seldom that it costs a percent at most, and so as good as always where rows are free.
 
 use foretoken_plugin_api::{QueueSequence, StepReport};
 
@@ -22,8 +22,9 @@ const PRICES: [f32; 12] = [2.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.
 /// Speculation must promise this much over plain decoding, and a price over the last one.
 const PAYS: f32 = 1.04;
 const BETTER: f32 = 1.03;
-/// What tries may cost, as a share of the time.
-const TRIES: f32 = 0.01;
+/// What small tries and largest ones may cost, as shares of the time.
+const TRIES: f32 = 0.005;
+const LARGEST: f32 = 0.01;
 /// Where speculation promises less than this over plain decoding, a step without it is taken now and then, since what
 /// plain steps cost is else not seen.
 const CLOSE: f32 = 1.15;
@@ -48,8 +49,9 @@ pub struct CostAware {
     costs: Costs,
     all: Acceptance,
     sequences: Remembered<State>,
-    /// Plans made.
+    /// Plans made, and steps that taught what drafts give.
     turn: usize,
+    lessons: u32,
     /// The price of the last step, as a place in [`PRICES`]; 0 is plain decoding.
     price: usize,
     /// Plain steps since the last draft, and steps with drafts since the last plain one.
@@ -64,7 +66,9 @@ pub struct CostAware {
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     acceptance: Acceptance,
+    /// What to expect, after so many lessons.
     outlook: Outlook,
+    lessons: u32,
     /// What the plan allowed.
     budget: u32,
     /// Tokens there were when it last drafted, and those written since.
@@ -181,8 +185,10 @@ impl CostAware {
             anchors += 1.0;
             if unit.max_draft > 0 {
                 let state = self.sequences.at_mut(unit.arrival());
-                if (place + self.turn).is_multiple_of(parts) || !state.outlook.is_of(unit) {
+                let is_due = (place + self.turn).is_multiple_of(parts) && state.lessons != self.lessons;
+                if is_due || !state.outlook.is_of(unit) {
                     state.outlook = Outlook::new(&state.acceptance, &self.all, unit);
+                    state.lessons = self.lessons;
                 }
                 state.missed = tokens(unit, sequences).saturating_sub(state.caught_up);
                 self.drafters.push(place);
@@ -198,13 +204,13 @@ impl CostAware {
         let pauses = is_close && self.drafting_steps >= BETWEEN_PLAIN;
         let price = if pauses { 0 } else { self.price };
         // What the last nodes of a large draft keep is seen by drafting them.
-        let is_time = |steps: f32, outcome: Outcome| {
+        let is_time = |steps: f32, share: f32, outcome: Outcome| {
             let took = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0);
             let now = took(outlooks.by_price[price]);
-            steps >= BETWEEN_TRIES.max((took(outcome) - now) / (TRIES * now))
+            steps >= BETWEEN_TRIES.max((took(outcome) - now) / (share * now))
         };
-        let reaches = knows_drafting && !pauses && is_time(self.short_steps, outlooks.most);
-        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, outlooks.tried));
+        let reaches = knows_drafting && !pauses && is_time(self.short_steps, LARGEST, outlooks.most);
+        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, TRIES, outlooks.tried));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
@@ -307,6 +313,7 @@ impl CostAware {
             }
         }
         if drafting > 0 {
+            self.lessons = self.lessons.wrapping_add(1);
             self.costs.add_draft(drafting, largest, missed as f32, report.draft_ns as f32);
         }
     }
