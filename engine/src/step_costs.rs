@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::engine::{Core, Target};
 use crate::model::ForwardOut;
 
-/// Rows of the passes that are timed.
-const ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Rows of the passes that are timed: up to what many sequences with drafts have, since the cost of a row changes on the way.
+const ROWS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Tokens in front of them.
 const CONTEXT: usize = 128;
 /// Passes of each size, at least and at most, of which the fastest counts; they take turns, so that a disturbance hits all.
@@ -91,7 +91,7 @@ fn cache_entry(core: &Core) -> Option<PathBuf> {
     let exec = core.target.decoder.exec();
     let (dtype, kv_dtype, threads) = (core.config.dtype, core.config.kv_dtype, exec.pool().threads());
     let version = env!("CARGO_PKG_VERSION");
-    let what = (version, model, changed, dtype, kv_dtype, core.num_slots, threads, exec.simd(), processor);
+    let what = (version, model, changed, dtype, kv_dtype, core.num_slots, threads, exec.simd(), processor, ROWS);
     let name: String = Sha256::digest(format!("{what:?}")).iter().map(|byte| format!("{byte:02x}")).collect();
     Some(home.join("foretoken/step-costs").join(name + ".json"))
 }

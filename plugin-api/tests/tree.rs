@@ -150,7 +150,9 @@ proptest! {
         let prob = |path: &[Token], token| conditional(seed, path, token, 4);
         let mut tree = TreeGrower::new(TreeShape { nodes, depth, branch: 1000 });
         tree.start();
-        (0..4).for_each(|token| drop(tree.offer(None, token, prob(&[], token))));
+        for token in 0..4 {
+            tree.offer(None, token, prob(&[], token));
+        }
         let mut levels = 1;
         while tree.advance() {
             levels += 1;
