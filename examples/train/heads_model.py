@@ -364,8 +364,8 @@ class Medusa(Head):
     """Medusa (arXiv 2401.10774): head k guesses token i + 2 + k from the final norm's row i, each by itself.
 
     Surprising decision: the heads are plain two-layer ones and not Medusa-1's residual blocks, which are as wide as the row.
-    After as many tokens of training from the same weights they were right clearly less often; three blocks on top of each
-    other were no better than one.
+    Trained on from the same weights, those learned a fraction as fast; three blocks on top of each other were no better than
+    one.
     """
 
     COUNT = 4

@@ -1,7 +1,8 @@
 //! The same prompts through several configs, in turns: what `demo` and `compare` measure.
 //!
-//! Time runs from the first token of a batch of prompts to its last, so prompts are not in it, and configs take turns
-//! prompt by prompt, so that a machine that speeds up or slows down does so for all.
+//! Time runs from the first token of a batch of prompts to its last: a single prompt is not in it, nor are several that fit
+//! one pass; of more, those that come in later passes are. Configs take turns prompt by prompt, so that a machine that
+//! speeds up or slows down does so for all.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -31,8 +32,9 @@ pub struct Score {
     pub tokens_per_second: f64,
     /// Over the first config's tokens per second.
     pub speed: f64,
-    /// Between which `speed` lies with 95 % confidence, as far as the batches tell: they are paired, so what differs from
-    /// prompt to prompt is not in it. From three batches on.
+    /// Between which `speed` lies with 95 % confidence, as far as the batches tell, whose times are paired. From three
+    /// batches on. Where an engine's memory lies is the same for all of them and not in it: of a model that fits the caches,
+    /// two engines of one config were seen 4 % apart.
     pub speed_interval: Option<[f64; 2]>,
     pub tokens_per_step: f64,
     /// Passes of the target.
@@ -86,7 +88,7 @@ impl Contender {
         Score {
             tokens_per_second: totals.rate(),
             speed: totals.rate() / first_totals.rate(),
-            speed_interval: self.speed_interval(first, category),
+            speed_interval: speed_interval(&self.timed(category), &first.timed(category)),
             tokens_per_step: report.tokens_per_step,
             steps: report.steps,
             drafted: report.drafted,
@@ -107,6 +109,11 @@ impl Contender {
         self.rounds.iter().filter(move |round| category.is_none() || round.category.as_deref() == category)
     }
 
+    /// Tokens and milliseconds of each batch.
+    fn timed(&self, category: Option<&str>) -> Vec<(usize, f64)> {
+        self.of(category).map(|round| (round.tokens(), round.milliseconds)).collect()
+    }
+
     fn totals(&self, category: Option<&str>) -> Totals {
         let mut totals = Totals { stats: SequenceStats::default(), milliseconds: 0.0, tokens: 0, completions: 0 };
         for round in self.of(category) {
@@ -117,23 +124,6 @@ impl Contender {
         }
         totals
     }
-
-    /// The logarithm of the speed is jackknifed: how it changes when one batch is left out, for each of them.
-    fn speed_interval(&self, first: &Self, category: Option<&str>) -> Option<[f64; 2]> {
-        let (totals, first_totals) = (self.totals(category), first.totals(category));
-        let without = |round: &Round, totals: &Totals| {
-            rate(totals.tokens - round.tokens(), totals.milliseconds - round.milliseconds)
-        };
-        let left: Vec<f64> = (self.of(category).zip(first.of(category)))
-            .map(|(round, other)| (without(round, &totals) / without(other, &first_totals)).ln())
-            .collect();
-        let count = left.len() as f64;
-        let mean = left.iter().sum::<f64>() / count;
-        let variance = left.iter().map(|value| (value - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
-        let (middle, reach) = (totals.rate() / first_totals.rate(), student_97(count - 1.0) * variance.sqrt());
-        let interval = [-1.0, 1.0].map(|side: f64| middle * (side * reach).exp());
-        (left.len() >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
-    }
 }
 
 impl Round {
@@ -141,6 +131,24 @@ impl Round {
     fn tokens(&self) -> usize {
         self.completions.iter().map(|completion| completion.tokens().len().saturating_sub(1)).sum()
     }
+}
+
+/// The speed of `own` over `first`, tokens and milliseconds of the same batches: its logarithm is jackknifed, by how it
+/// changes when one batch is left out, for each of them.
+fn speed_interval(own: &[(usize, f64)], first: &[(usize, f64)]) -> Option<[f64; 2]> {
+    let rate_without = |batches: &[(usize, f64)], left_out: usize| {
+        let kept = batches.iter().enumerate().filter(|(place, _)| *place != left_out);
+        let (tokens, milliseconds) = kept.fold((0, 0.0), |sum, (_, batch)| (sum.0 + batch.0, sum.1 + batch.1));
+        rate(tokens, milliseconds)
+    };
+    let speed = |left_out: usize| (rate_without(own, left_out) / rate_without(first, left_out)).ln();
+    let batches = own.len().min(first.len());
+    let count = batches as f64;
+    let mean = (0..batches).map(speed).sum::<f64>() / count;
+    let variance = (0..batches).map(|batch| (speed(batch) - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
+    let reach = student_97(count - 1.0) * variance.sqrt();
+    let interval = [-1.0, 1.0].map(|side: f64| (speed(batches) + side * reach).exp());
+    (batches >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
 }
 
 /// The 97.5 % quantile of Student's t by its expansion at the normal one (Abramowitz and Stegun, 26.7.5): 4.27 instead of
@@ -236,4 +244,28 @@ pub fn distinct(contender: &Contender) -> f64 {
     };
     let shares: Vec<f64> = contender.completions().map(|completion| share(completion.tokens())).collect();
     shares.iter().sum::<f64>() / shares.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quantiles_are_those_of_the_tables() {
+        for (degrees, quantile) in [(3.0, 3.182), (5.0, 2.571), (10.0, 2.228), (30.0, 2.042)] {
+            assert!((student_97(degrees) - quantile).abs() < 0.01, "{degrees}: {}", student_97(degrees));
+        }
+    }
+
+    #[test]
+    fn batches_of_one_ratio_leave_no_doubt_and_others_do() {
+        let first = [(10, 10.0), (20, 25.0), (30, 28.0), (10, 11.0)];
+        let twice = first.map(|(tokens, milliseconds)| (tokens, milliseconds / 2.0));
+        let [low, high] = speed_interval(&twice, &first).expect("four batches");
+        assert!((low - 2.0).abs() < 1e-9 && (high - 2.0).abs() < 1e-9, "{low} to {high}");
+        let mixed = [(10, 5.0), (20, 10.0), (30, 19.0), (10, 4.0)];
+        let [low, high] = speed_interval(&mixed, &first).expect("four batches");
+        assert!(low < 1.8 && high > 2.1, "{low} to {high}");
+        assert_eq!(speed_interval(&twice[..2], &first[..2]), None);
+    }
 }
