@@ -26,8 +26,8 @@ pub const PREFILL: usize = 512;
 const READ_BYTES: usize = 256 << 20;
 /// A cell is repeated within a round until it has taken this long.
 const CELL: Duration = Duration::from_millis(40);
-/// Rows whose time is split by op.
-const PROFILED_ROWS: [usize; 2] = [1, 8];
+/// Rows of passes whose time is split by op; the last is the prompt.
+const PROFILED_ROWS: [usize; 3] = [1, 8, PREFILL];
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +77,7 @@ pub struct Report {
     pub prefill_fraction: f64,
     /// The process's greatest resident set, before the reading test takes its memory.
     pub peak_rss_bytes: Option<u64>,
-    /// Share of a pass by op, for passes of 1 and 8 rows.
+    /// Share of a pass by op, for passes of 1 and 8 rows and for the prompt.
     pub op_share: BTreeMap<usize, BTreeMap<&'static str, f64>>,
 }
 
@@ -288,7 +288,10 @@ fn op_shares(decoder: Decoder, bed: &mut Bed) -> BTreeMap<usize, BTreeMap<&'stat
     let shares = PROFILED_ROWS.map(|rows| {
         profile.take();
         let start = Instant::now();
-        repeated(|| bed.verify(&decoder, rows));
+        repeated(|| match rows {
+            PREFILL => bed.prefill(&decoder),
+            _ => bed.verify(&decoder, rows),
+        });
         let total = start.elapsed().as_secs_f64();
         let mut shares: BTreeMap<&'static str, f64> = profile
             .take()

@@ -34,6 +34,18 @@ impl<'a, T> SharedMut<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
     }
 
+    /// Where `rows` rows of `width` elements start, `stride` elements from one to the next, to write.
+    ///
+    /// # Safety
+    /// No other task may touch these elements in this region.
+    #[inline(always)]
+    pub(crate) unsafe fn columns(&self, start: usize, rows: usize, stride: usize, width: usize) -> *mut T {
+        let end = start + (rows - 1) * stride + width;
+        assert!(rows > 0 && width <= stride && end <= self.len, "{rows} rows from {start} outside of {}", self.len);
+        // SAFETY: in bounds by the assert.
+        unsafe { self.start.add(start) }
+    }
+
     /// Writes one element.
     ///
     /// # Safety

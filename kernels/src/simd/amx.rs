@@ -83,15 +83,15 @@ impl Tiles {
         }
     }
 
-    /// Writes tile T, its rows 64 bytes apart.
+    /// Writes tile T, its rows `stride` bytes apart.
     ///
     /// # Safety
     /// The tile's rows must be writable there.
     #[inline(always)]
-    pub unsafe fn store<const T: u8>(&self, to: *mut u8) {
+    pub unsafe fn store<const T: u8>(&self, to: *mut u8, stride: usize) {
         // SAFETY: tiles are configured, and the caller says that rows are writable.
         unsafe {
-            asm!("tilestored [{to} + {stride}], tmm{t}", t = const T, to = in(reg) to, stride = in(reg) 64usize,
+            asm!("tilestored [{to} + {stride}], tmm{t}", t = const T, to = in(reg) to, stride = in(reg) stride,
                 options(nostack, preserves_flags));
         }
     }

@@ -157,6 +157,10 @@ pub(crate) fn vectors(values: &[f32]) -> (&[[f32; LANES]], &[f32]) {
 /// `values` (at most 16) followed by `fill`.
 #[inline(always)]
 pub(crate) fn padded<T: Copy>(values: &[T], fill: T) -> [T; LANES] {
+    // A copy of known length is one instruction and not a call.
+    if let Ok(lanes) = <[T; LANES]>::try_from(values) {
+        return lanes;
+    }
     let mut lanes = [fill; LANES];
     lanes[..values.len()].copy_from_slice(values);
     lanes

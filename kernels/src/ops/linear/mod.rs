@@ -89,7 +89,10 @@ impl<'a> Part<'a> {
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
         let (most_bytes, most_rows) = most;
-        let block_rows = (most_bytes / row_bytes / PANEL * PANEL).clamp(BLOCK_ROWS.start, most_rows);
+        let fitting = (most_bytes / row_bytes).clamp(BLOCK_ROWS.start, most_rows);
+        // Whole tiles where that costs the balance little: matrix instructions go over two or four panels at once.
+        let unit = if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { PANEL };
+        let block_rows = fitting.next_multiple_of(unit);
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }
 

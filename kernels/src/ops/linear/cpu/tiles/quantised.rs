@@ -135,13 +135,13 @@ impl PanelWalk<'_> {
                     dot::<T, 3, 5, 7>(tiles, inputs.add(3 * 4 * T::QUADS), stride, quads[D - 1]);
                 }
                 let to = self.scratch.ints.as_mut_ptr();
-                tiles.store::<0>(to.cast());
+                tiles.store::<0>(to.cast(), QUAD);
                 if D >= 2 {
-                    tiles.store::<1>(to.add(1).cast());
+                    tiles.store::<1>(to.add(1).cast(), QUAD);
                 }
                 if D == 4 {
-                    tiles.store::<2>(to.add(2).cast());
-                    tiles.store::<3>(to.add(3).cast());
+                    tiles.store::<2>(to.add(2).cast(), QUAD);
+                    tiles.store::<3>(to.add(3).cast(), QUAD);
                 }
             }
             while done < first + self.group {
