@@ -29,6 +29,8 @@ impl WeightBlock<'_> {
     #[inline(always)]
     pub(super) unsafe fn walk_bf16(&self) {
         let mut tiles = None;
+        // Tiles of weights that nobody arranged: made once, since filling them takes as long as a short walk.
+        let mut gathered = [[0; PANEL * 2 * LANES]; 4];
         for group in (0..self.x.rows()).step_by(GROUP) {
             let end = self.x.rows().min(group + GROUP);
             let mut row = self.rows.start;
@@ -46,11 +48,11 @@ impl WeightBlock<'_> {
                     // SAFETY: tiles are configured for these inputs.
                     unsafe {
                         match (panels, count > SIDE) {
-                            (4, _) => self.steps::<4, 1>(tiles, row, first, count),
-                            (2, false) => self.steps::<2, 1>(tiles, row, first, count),
-                            (2, true) => self.steps::<2, 2>(tiles, row, first, count),
-                            (_, false) => self.steps::<1, 1>(tiles, row, first, count),
-                            (_, true) => self.steps::<1, 2>(tiles, row, first, count),
+                            (4, _) => self.steps::<4, 1>(tiles, row, first, count, &mut gathered),
+                            (2, false) => self.steps::<2, 1>(tiles, row, first, count, &mut gathered),
+                            (2, true) => self.steps::<2, 2>(tiles, row, first, count, &mut gathered),
+                            (_, false) => self.steps::<1, 1>(tiles, row, first, count, &mut gathered),
+                            (_, true) => self.steps::<1, 2>(tiles, row, first, count, &mut gathered),
                         }
                     }
                 }
@@ -59,9 +61,16 @@ impl WeightBlock<'_> {
         }
     }
 
-    /// `count` input rows from `first` on, in G tiles, over P panels from weight row `row` on.
+    /// `count` input rows from `first` on, in G tiles, over P panels from weight row `row` on; `gathered` is scratch.
     #[inline(always)]
-    unsafe fn steps<const P: usize, const G: usize>(&self, tiles: &Tiles, row: usize, first: usize, count: usize) {
+    unsafe fn steps<const P: usize, const G: usize>(
+        &self,
+        tiles: &Tiles,
+        row: usize,
+        first: usize,
+        count: usize,
+        gathered: &mut [Tile; 4],
+    ) {
         let weight = self.linear.weight();
         let panel = row / PANEL;
         let mut stored: [&[Tile]; P] = [&[]; P];
@@ -77,7 +86,6 @@ impl WeightBlock<'_> {
         tiles.zero::<1>();
         tiles.zero::<2>();
         tiles.zero::<3>();
-        let mut gathered = [[0; PANEL * 2 * LANES]; P];
         let mut awake = std::mem::MaybeUninit::<Sums>::uninit();
         for step in 0..steps {
             let mut at = [std::ptr::null::<u8>(); P];
