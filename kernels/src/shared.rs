@@ -40,9 +40,9 @@ impl<'a, T> SharedMut<'a, T> {
     /// No other task may touch these elements in this region.
     #[inline(always)]
     pub(crate) unsafe fn columns(&self, start: usize, rows: usize, stride: usize, width: usize) -> *mut T {
-        let end = start + (rows - 1) * stride + width;
-        assert!(rows > 0 && width <= stride && end <= self.len, "{rows} rows from {start} outside of {}", self.len);
-        // SAFETY: in bounds by the assert.
+        assert!(rows > 0 && width <= stride, "{rows} rows of {width} elements, {stride} apart");
+        assert!(start + (rows - 1) * stride + width <= self.len, "{rows} rows from {start} outside of {}", self.len);
+        // SAFETY: in bounds by the asserts.
         unsafe { self.start.add(start) }
     }
 

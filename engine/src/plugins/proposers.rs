@@ -98,16 +98,17 @@ impl ProposerSlot {
         let HiddenRows { values, layers: computed, width, columns } = hidden;
         for (lane, need) in (0u32..).zip(&self.needs.lanes) {
             let LaneSource::Hidden(layers) = &need.source else { continue };
-            bytes.clear();
+            let layer_bytes = columns * size_of::<f32>();
+            // Not cleared before: all of it is written.
+            bytes.resize(rows.clone().count() * layers.len() * layer_bytes, 0);
+            let mut places = bytes.chunks_exact_mut(layer_bytes);
             for row in rows.clone() {
                 let values = &values[row * computed.len() * width..][..computed.len() * width];
-                for layer in layers {
+                for (layer, bytes) in layers.iter().zip(places.by_ref()) {
                     let place = computed.iter().position(|one| one == layer).unwrap_or(0);
                     let values = &values[place * width..][..columns];
-                    let start = bytes.len();
-                    bytes.resize(start + size_of_val(values), 0);
                     // In chunks, which compiles to a copy.
-                    let chunks = bytes[start..].as_chunks_mut().0;
+                    let chunks = bytes.as_chunks_mut().0;
                     chunks.iter_mut().zip(values).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
                 }
             }

@@ -136,7 +136,7 @@ impl WeightBlock<'_> {
         }
         let outs = weight.rows();
         if self.linear.bias().is_none() && row + P * PANEL <= self.rows.end {
-            // Tile 2 and 3 are the lower inputs of the two panels, or the third and fourth panel.
+            // Tiles 2 and 3 are the lower inputs of the two panels, or the third and fourth panel.
             let to = |group: usize, p: usize| {
                 let (first, rows) = (first + group * SIDE, if group == 0 { count.min(SIDE) } else { count - SIDE });
                 let start = first * outs + row + p * PANEL;
@@ -195,7 +195,7 @@ unsafe fn configured(last: &mut Option<(usize, Tiles)>, count: usize) -> &Tiles 
     if last.as_ref().is_none_or(|(of, _)| *of != count) {
         let (upper, lower) = (count.min(SIDE), if count > SIDE { count - SIDE } else { count });
         let rows = [upper, upper, lower, lower, SIDE, SIDE, upper, lower];
-        // What was configured before is released first.
+        // Released before the new ones are configured: to be dropped later would release those.
         *last = None;
         // SAFETY: the level is what the caller says.
         *last = Some((count, unsafe { Tiles::new(rows.map(|rows| (rows, QUAD))) }));
