@@ -9,6 +9,7 @@ use crate::simd::amx::Tiles;
 use crate::simd::int8::QUAD;
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::{Arrangement, Tile};
+use std::mem::MaybeUninit;
 
 /// Most input rows of one walk.
 const ROWS: usize = 2 * SIDE;
@@ -86,7 +87,7 @@ impl WeightBlock<'_> {
         tiles.zero::<1>();
         tiles.zero::<2>();
         tiles.zero::<3>();
-        let mut awake = std::mem::MaybeUninit::<Sums>::uninit();
+        let mut awake = MaybeUninit::<Sums>::uninit();
         for step in 0..steps {
             let mut at = [std::ptr::null::<u8>(); P];
             for p in 0..P {
@@ -134,52 +135,49 @@ impl WeightBlock<'_> {
                 }
             }
         }
+        // Sums go where they belong, or through a buffer to what finishes them.
+        let whole = self.linear.bias().is_none() && row + P * PANEL <= self.rows.end;
         let outs = weight.rows();
-        if self.linear.bias().is_none() && row + P * PANEL <= self.rows.end {
-            // Tiles 2 and 3 are the lower inputs of the two panels, or the third and fourth panel.
-            let to = |group: usize, p: usize| {
-                let (first, rows) = (first + group * SIDE, if group == 0 { count.min(SIDE) } else { count - SIDE });
-                let start = first * outs + row + p * PANEL;
-                // SAFETY: these are rows of this task's block of weights, so these columns are its own.
-                let out = unsafe { self.out.columns(start, rows, outs, PANEL) };
-                out.cast::<u8>()
-            };
-            let stride = outs * size_of::<f32>();
-            // SAFETY: a tile of sums has as many rows as its group, each of 16 columns.
+        let stride = if whole { outs * size_of::<f32>() } else { QUAD };
+        let mut sums = MaybeUninit::<[[Sums; P]; G]>::uninit();
+        let buffer = sums.as_mut_ptr().cast::<Sums>();
+        let to = |group: usize, p: usize| {
+            let rows = if group == 0 { count.min(SIDE) } else { count - SIDE };
+            let start = (first + group * SIDE) * outs + row + p * PANEL;
+            // SAFETY: these are rows of this task's block of weights, so these columns are its own; the buffer has a place
+            // for each group and panel.
             unsafe {
-                tiles.store::<0>(to(0, 0), stride);
-                if P >= 2 {
-                    tiles.store::<1>(to(0, 1), stride);
-                }
-                match (P, G) {
-                    (4, _) => {
-                        tiles.store::<2>(to(0, 2), stride);
-                        tiles.store::<3>(to(0, 3), stride);
-                    }
-                    (_, 2) => {
-                        tiles.store::<2>(to(1, 0), stride);
-                        if P == 2 {
-                            tiles.store::<3>(to(1, 1), stride);
-                        }
-                    }
-                    _ => {}
+                if whole {
+                    self.out.columns(start, rows, outs, PANEL).cast()
+                } else {
+                    buffer.add(group * P + p).cast::<u8>()
                 }
             }
-            return;
-        }
-        let mut sums = [[Line([0.0; LANES]); SIDE]; 4];
-        // SAFETY: a tile of sums has at most 16 lines.
+        };
+        // SAFETY: a tile of sums has as many rows as its group, each of 16 columns.
         unsafe {
-            let to: [*mut u8; 4] = std::array::from_fn(|tile| sums[tile].as_mut_ptr().cast());
-            tiles.store::<0>(to[0], QUAD);
-            tiles.store::<1>(to[1], QUAD);
-            tiles.store::<2>(to[2], QUAD);
-            tiles.store::<3>(to[3], QUAD);
+            tiles.store::<0>(to(0, 0), stride);
+            if P >= 2 {
+                tiles.store::<1>(to(0, 1), stride);
+            }
+            if G == 2 {
+                tiles.store::<2>(to(1, 0), stride);
+                if P == 2 {
+                    tiles.store::<3>(to(1, 1), stride);
+                }
+            } else if P == 4 {
+                tiles.store::<2>(to(0, 2), stride);
+                tiles.store::<3>(to(0, 3), stride);
+            }
+        }
+        if whole {
+            return;
         }
         for p in 0..P {
             for n in 0..count {
-                let sums: &Sums = &sums[if G == 2 { n / SIDE * 2 + p } else { p }];
-                self.put(first + n, row + p * PANEL, &sums[n % SIDE].0);
+                // SAFETY: stored above, as rows of the group that has this one.
+                let sums = unsafe { &(*buffer.add(n / SIDE * P + p))[n % SIDE] };
+                self.put(first + n, row + p * PANEL, &sums.0);
             }
         }
     }
