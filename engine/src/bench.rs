@@ -164,8 +164,8 @@ impl Bed {
         let (context, new) = self.slots[..self.context + rows].split_at(self.context);
         let chain = ForwardSequence::chain(&self.tokens[..rows], context, new, LogitRows::All);
         let logits = &mut self.logits[..rows * decoder.architecture().vocab_size];
-        let out = ForwardOut { logits, hidden: &mut [] };
-        self.rows.forward(decoder, &[chain], &mut self.kv.view_mut(), &[], out);
+        let out = ForwardOut { logits, hidden: &mut () };
+        self.rows.forward(decoder, &[chain], &mut self.kv.view_mut(), out);
     }
 
     /// A prompt from nothing, with the logits of its last token.
@@ -173,8 +173,8 @@ impl Bed {
         let (tokens, slots) = (&self.tokens[..PREFILL], &self.slots[..PREFILL]);
         let chain = ForwardSequence::chain(tokens, &[], slots, LogitRows::Last);
         let logits = &mut self.logits[..decoder.architecture().vocab_size];
-        let out = ForwardOut { logits, hidden: &mut [] };
-        self.rows.forward(decoder, &[chain], &mut self.kv.view_mut(), &[], out);
+        let out = ForwardOut { logits, hidden: &mut () };
+        self.rows.forward(decoder, &[chain], &mut self.kv.view_mut(), out);
     }
 }
 

@@ -128,7 +128,7 @@ impl Engine {
             proposer.lanes.allocate(&proposer.needs.lanes, num_slots, shared.facts.hidden_size);
         }
         let _ = shared.target.set(Arc::clone(&decoder));
-        let buffers = StepBuffers::new(hidden_layers(&proposers));
+        let buffers = StepBuffers::default();
         let target = Target { decoder, kv: KvStore::new(kv_shape, num_slots), rows: Rows::default() };
         let drafts = DraftStore::new(architecture.vocab_size, guarantees.needs_draft_prob);
         let mut core = Core {
@@ -272,17 +272,4 @@ fn check_needs(proposer: &ProposerSlot, architecture: &Architecture) -> Result<(
         )),
         None => Ok(()),
     }
-}
-
-/// All hidden layers that any lane asks for, once each.
-fn hidden_layers(proposers: &[ProposerSlot]) -> Vec<usize> {
-    let lanes = proposers.iter().flat_map(|proposer| &proposer.needs.lanes);
-    let layers = lanes.filter_map(|lane| match &lane.source {
-        LaneSource::Hidden(layers) => Some(layers.iter().copied()),
-        LaneSource::Plugin => None,
-    });
-    let mut layers: Vec<usize> = layers.flatten().collect();
-    layers.sort_unstable();
-    layers.dedup();
-    layers
 }

@@ -182,9 +182,9 @@ impl Engine {
         for time in &mut times {
             let start = Instant::now();
             let row = ForwardSequence::chain(&[0], context, own, LogitRows::Last);
-            let out = ForwardOut { logits: &mut logits, hidden: &mut [] };
+            let out = ForwardOut { logits: &mut logits, hidden: &mut () };
             let Target { decoder, kv, rows } = &mut self.core.target;
-            rows.forward(decoder, &[row], &mut kv.view_mut(), &[], out);
+            rows.forward(decoder, &[row], &mut kv.view_mut(), out);
             *time = start.elapsed().as_secs_f64() * 1e3;
         }
         times.sort_by(f64::total_cmp);

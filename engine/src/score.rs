@@ -24,8 +24,8 @@ pub fn score(decoder: &Decoder, kv_dtype: KvDtype, tokens: &[Token]) -> Vec<Opti
         let end = (start + CHUNK).min(tokens.len());
         logits.resize((end - start) * vocab, 0.0);
         let chunk = ForwardSequence::chain(&tokens[start..end], &slots[..start], &slots[start..end], LogitRows::All);
-        let out = ForwardOut { logits: &mut logits, hidden: &mut [] };
-        rows.forward(decoder, &[chunk], &mut kv.view_mut(), &[], out);
+        let out = ForwardOut { logits: &mut logits, hidden: &mut () };
+        rows.forward(decoder, &[chunk], &mut kv.view_mut(), out);
         let next = tokens[start + 1..].iter().zip(logits.chunks_exact(vocab));
         scores.extend(next.take(end - start).map(|(token, row)| Some(log_prob(row, *token))));
     }

@@ -12,7 +12,7 @@ use foretoken_plugin_api::{
 use crate::drafts::TreeSetup;
 use crate::engine::{Core, Target};
 use crate::model::ForwardOut;
-use crate::plugins::proposers::HiddenRows;
+use crate::plugins::proposers::HiddenLanes;
 
 const TEXT: &str = "The first line of the file says what it is for. The second line of the file says who wrote it, and the \
     third line of the file says when it was written.";
@@ -50,12 +50,9 @@ pub(crate) fn look(core: &mut Core) -> Vec<FirstGuesses> {
         return Vec::new();
     }
     let slots: Vec<Slot> = (0..tokens.len() as u32).map(Slot).collect();
-    let (wanted, hidden) = read(core, &tokens, &slots);
+    let wanted = read(core, &tokens, &slots);
+    HiddenLanes(&core.proposers).mark(&slots);
     let looked = networks.into_iter().map(|which| {
-        let width = core.target.decoder.architecture().hidden_size;
-        let columns = core.shared.facts.hidden_size;
-        let hidden = HiddenRows { values: &hidden, layers: &core.buffers.hidden_layers, width, columns };
-        core.proposers[which].store_hidden(hidden, 0..tokens.len(), &slots, &mut Vec::new());
         let guesses = guess(core, which, (&tokens, &slots), &wanted);
         core.proposers[which].lanes.invalidate(&slots);
         if guesses.is_near_chance() {
@@ -74,18 +71,16 @@ pub(crate) fn look(core: &mut Core) -> Vec<FirstGuesses> {
     looked
 }
 
-/// The target's most probable token behind each token, and the hidden rows that lanes ask for.
-fn read(core: &mut Core, tokens: &[u32], slots: &[Slot]) -> (Vec<u32>, Vec<f32>) {
+/// The target's most probable token behind each token; lanes get the hidden rows that they hold.
+fn read(core: &mut Core, tokens: &[u32], slots: &[Slot]) -> Vec<u32> {
     let Target { decoder, kv, rows } = &mut core.target;
-    let architecture = decoder.architecture();
-    let layers = &core.buffers.hidden_layers;
-    let mut logits = vec![0.0; tokens.len() * architecture.vocab_size];
-    let mut hidden = vec![0.0; tokens.len() * layers.len() * architecture.hidden_size];
+    let vocab = decoder.architecture().vocab_size;
+    let mut logits = vec![0.0; tokens.len() * vocab];
     let sequence = ForwardSequence::chain(tokens, &[], slots, LogitRows::All);
-    let out = ForwardOut { logits: &mut logits, hidden: &mut hidden };
-    rows.forward(decoder, &[sequence], &mut kv.view_mut(), layers, out);
+    let out = ForwardOut { logits: &mut logits, hidden: &mut HiddenLanes(&core.proposers) };
+    rows.forward(decoder, &[sequence], &mut kv.view_mut(), out);
     let best = |row: &[f32]| (0..row.len()).fold(0, |best, id| if row[id] > row[best] { id } else { best }) as u32;
-    (logits.chunks_exact(architecture.vocab_size).map(best).collect(), hidden)
+    logits.chunks_exact(vocab).map(best).collect()
 }
 
 /// One guess behind each token from [`LEAD`] on, as if so many sequences shared the text.

@@ -66,8 +66,8 @@ fn measure(core: &mut Core) -> Costs {
         let start = Instant::now();
         let sequence = ForwardSequence::chain(&tokens, context, own, LogitRows::All);
         let Target { decoder, kv, rows } = &mut core.target;
-        let out = ForwardOut { logits: &mut logits, hidden: &mut [] };
-        rows.forward(decoder, &[sequence], &mut kv.view_mut(), &[], out);
+        let out = ForwardOut { logits: &mut logits, hidden: &mut () };
+        rows.forward(decoder, &[sequence], &mut kv.view_mut(), out);
         start.elapsed().as_nanos() as u64
     };
     time(1);

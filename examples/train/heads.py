@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from tqdm import tqdm
 
 import continuations
@@ -150,6 +150,14 @@ def export_head(head, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(head.config(), indent=2) + "\n")
 
 
+def share(text: str) -> tuple[str, float]:
+    """`gsm8k=0.5` as a name and a number."""
+    name, _, number = text.partition("=")
+    if name not in MIX or not number:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(MIX)} and its share, as in python=0.5")
+    return name, float(number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train draft heads for a Llama-style target.")
     parser.add_argument("--data", type=Path, required=True, help="folder of gsm8k_train.jsonl, tinyshakespeare.txt")
@@ -164,6 +172,8 @@ def main() -> None:
     parser.add_argument("--unroll", type=int, default=5, help="steps that the head is run on its own guesses")
     parser.add_argument("--continuations", type=int, default=24, help="batches of the target's own text")
     parser.add_argument("--text", type=float, default=0.5, help="share of training text, beside the target's own")
+    parser.add_argument("--mix", type=share, nargs="+", default=list(MIX.items()), help="kinds of text, as python=0.5")
+    parser.add_argument("--go-on", action="store_true", help="begin with the heads that are in --out already")
     parser.add_argument("--rate", type=float, default=0.6, help="share of the recipe's peak learning rates")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
@@ -175,18 +185,23 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     target, tokenizer = load(args.target)
     target.to(device).requires_grad_(False)
-    text = Sampler(load_streams(tokenizer, args.data, args.work), MIX, 0, args.seed)
+    total = sum(part for _, part in args.mix)
+    mix = {name: part / total for name, part in args.mix}
+    text = Sampler(load_streams(tokenizer, args.data, args.work), mix, 0, args.seed)
     stamp = args.target.name
     written = continuations.load_or_write(target, text, args.continuations, args.work / f"continuations-{stamp}.npy")
     streams = {**text.streams, "continuations": continuations.mark_prompts(written)}
-    mix = {name: share * args.text for name, share in MIX.items()}
+    mix = {name: part * args.text for name, part in mix.items()}
     sampler = Sampler(streams, {**mix, "continuations": 1 - args.text}, 0, args.seed)
     counts = torch.bincount(torch.from_numpy(written.astype(np.int64)), minlength=target.shape.vocab)
     pupils = []
     for name in args.heads:
         head = HEADS[name](target.shape)
         print(f"{name}: {sum(weight.numel() for weight in head.parameters()):,} parameters", flush=True)
-        head.begin(counts, target)
+        if args.go_on:
+            head.load_published(load_file(args.out / f"{stamp}-{name}" / "model.safetensors"))
+        else:
+            head.begin(counts, target)
         pupils.append(Pupil(name, head.to(device), args.work / f"{stamp}-{name}", device))
     fit(pupils, target, sampler, args, device)
     for pupil in pupils:

@@ -110,6 +110,10 @@ class Head(nn.Module):
         """Weights under their published names."""
         return dict(self.state_dict())
 
+    def load_published(self, weights: dict[str, torch.Tensor]) -> None:
+        """Takes what `published` gives."""
+        self.load_state_dict(weights)
+
     def llama_config(self) -> dict:
         """The fields that Llama-like heads have."""
         shape = self.shape
@@ -278,6 +282,10 @@ class Eagle3(Head):
         weights["t2d"] = torch.zeros(self.shape.vocab, dtype=torch.bool).index_fill(0, kept, True)
         return weights
 
+    def load_published(self, weights):
+        own = {name: weight for name, weight in weights.items() if name not in ("d2t", "t2d")}
+        self.load_state_dict({**own, "kept": weights["d2t"] + torch.arange(self.DRAFT_VOCAB)})
+
     def config(self):
         own = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": self.DRAFT_VOCAB}
         # Counted from the embedding: id i is the input of layer i.
@@ -335,6 +343,10 @@ class MultiToken(Head):
         prefix = f"model.layers.{self.shape.layers}."
         return {name.replace("module.", prefix, 1): weight for name, weight in self.state_dict().items()}
 
+    def load_published(self, weights):
+        prefix = f"model.layers.{self.shape.layers}."
+        self.load_state_dict({name.replace(prefix, "module.", 1): weight for name, weight in weights.items()})
+
     def config(self):
         own = {"architectures": ["LlamaForCausalLM"], "num_nextn_predict_layers": 1}
         return {**own, **self.llama_config(), "num_hidden_layers": self.shape.layers}
@@ -385,10 +397,14 @@ class Medusa(Head):
         for ahead, head in enumerate(self.heads, 1):
             yield head(rows[-1][:, anchors]), anchors + ahead
 
+    PUBLISHED = {"inner.weight": "0.weight", "inner.bias": "0.bias", "lm_head.weight": "2.weight"}
+
     def published(self):
-        layers = {"0.weight": "inner.weight", "0.bias": "inner.bias", "2.weight": "lm_head.weight"}
-        named = [dict(head.named_parameters()) for head in self.heads]
-        return {f"{i}.{theirs}": head[ours] for i, head in enumerate(named) for theirs, ours in layers.items()}
+        return {f"{i}.{theirs}": head.get_parameter(ours) for i, head in enumerate(self.heads) for ours, theirs in self.PUBLISHED.items()}
+
+    def load_published(self, weights):
+        for i, head in enumerate(self.heads):
+            head.load_state_dict({ours: weights[f"{i}.{theirs}"] for ours, theirs in self.PUBLISHED.items()})
 
     def config(self):
         return {"medusa_num_heads": self.COUNT}

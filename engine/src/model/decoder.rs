@@ -41,18 +41,31 @@ pub struct ForwardBatch<'a> {
     pub seqs: &'a [AttentionSeq<'a>],
     /// Rows to compute logits for, in the order wanted.
     pub logit_rows: &'a [usize],
-    /// Layers whose hidden rows to copy out: `i < layers` is the residual stream after layer `i` (0-based, before the
-    /// final norm), `layers` is the final norm's output. Any order; repeats are allowed.
-    pub hidden_layers: &'a [usize],
 }
 
-/// Where a pass writes; the caller's buffers, overwritten entirely.
-#[derive(Debug)]
+/// Where a pass writes.
 pub struct ForwardOut<'a> {
-    /// `[logit_rows, vocab_size]`.
+    /// `[logit_rows, vocab_size]`, overwritten entirely.
     pub logits: &'a mut [f32],
-    /// `[rows, hidden_layers * hidden_size]`: a row's layers side by side, in the order asked.
-    pub hidden: &'a mut [f32],
+    /// Who takes hidden rows: `&mut ()` is nobody.
+    pub hidden: &'a mut dyn HiddenSink,
+}
+
+/// Takes the hidden rows of a pass while they are in the caches. Layer `i < layers` is the residual stream after layer `i`
+/// (0-based, before the final norm), `layers` is the final norm's output.
+pub trait HiddenSink {
+    /// Whether it wants those of `layer`.
+    fn wants(&self, layer: usize) -> bool;
+    /// The rows behind `layer`, `[slots, hidden_size]`, and the slot of each row.
+    fn take(&mut self, layer: usize, rows: &[f32], slots: &[u32]);
+}
+
+impl HiddenSink for () {
+    fn wants(&self, _: usize) -> bool {
+        false
+    }
+
+    fn take(&mut self, _: usize, _: &[f32], _: &[u32]) {}
 }
 
 /// Buffers of a pass, grown to the largest seen and reused. One per thread of control.
@@ -152,13 +165,15 @@ impl Decoder {
         let rows = ForwardRows { rope, slots: batch.slots, seqs: batch.seqs };
         for (index, layer) in self.layers.iter().enumerate() {
             layer.forward(&self.exec, &rows, residual, (kv, index), workspace);
-            copy_hidden(batch.hidden_layers, index, residual, out.hidden, width);
+            if out.hidden.wants(index) {
+                out.hidden.take(index, residual, batch.slots);
+            }
         }
         let last = self.layers.len();
-        if batch.hidden_layers.contains(&last) {
+        if out.hidden.wants(last) {
             normed.resize(residual.len(), 0.0);
             self.final_norm(residual, normed);
-            copy_hidden(batch.hidden_layers, last, normed, out.hidden, width);
+            out.hidden.take(last, normed, batch.slots);
         }
         if batch.logit_rows.is_empty() {
             return;
@@ -196,23 +211,9 @@ impl Decoder {
         assert_eq!(batch.positions.len(), rows, "positions must be one per row");
         assert_eq!(batch.slots.len(), rows, "slots must be one per row");
         assert_eq!(out.logits.len(), batch.logit_rows.len() * facts.vocab_size, "logits must be [logit_rows, vocab]");
-        let hidden_width = batch.hidden_layers.len() * facts.hidden_size;
-        assert_eq!(out.hidden.len(), rows * hidden_width, "hidden must be [rows, hidden_layers * hidden_size]");
-        let layers = facts.layers;
-        assert!(batch.hidden_layers.iter().all(|&layer| layer <= layers), "hidden layers must be at most {layers}");
         assert!(batch.logit_rows.iter().all(|&row| row < rows), "logit rows must be below {rows}");
         let positions = facts.max_positions;
         let in_range = |&position: &u32| (position as usize) < positions;
         assert!(batch.positions.iter().all(in_range), "positions must be below the model's {positions}");
-    }
-}
-
-/// Copies `rows` to every place in `hidden` that asks for `layer`.
-fn copy_hidden(asked: &[usize], layer: usize, rows: &[f32], hidden: &mut [f32], width: usize) {
-    let row_len = asked.len() * width;
-    for (place, _) in asked.iter().enumerate().filter(|(_, asked)| **asked == layer) {
-        for (row, out) in rows.chunks_exact(width).zip(hidden.chunks_exact_mut(row_len)) {
-            out[place * width..(place + 1) * width].copy_from_slice(row);
-        }
     }
 }

@@ -20,7 +20,7 @@ mod window;
 
 pub use architectures::{Architecture, ConfigError, TokenIds};
 pub use checkpoint::{Checkpoint, CheckpointError, NamedTensor};
-pub use decoder::{Decoder, DecoderError, ForwardBatch, ForwardBuffers, ForwardOut};
+pub use decoder::{Decoder, DecoderError, ForwardBatch, ForwardBuffers, ForwardOut, HiddenSink};
 pub use gguf::{Gguf, GgufError};
 pub use rope::Rope;
 pub use weights::{WeightLoader, WeightsError};

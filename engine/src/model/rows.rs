@@ -32,7 +32,7 @@ struct Flat {
 }
 
 impl Rows {
-    /// One pass of `decoder` over `sequences`: logits for the rows that ask, hidden rows of `hidden_layers` for all.
+    /// One pass of `decoder` over `sequences`: logits for the rows that ask, hidden rows of all for who wants them.
     ///
     /// # Panics
     /// If a token, slot, position or size is out of range: the caller has checked them.
@@ -41,7 +41,6 @@ impl Rows {
         decoder: &Decoder,
         sequences: &[ForwardSequence<'_>],
         kv: &mut KvViewMut<'_>,
-        hidden_layers: &[usize],
         out: ForwardOut<'_>,
     ) {
         let Self { buffers, seqs: kept, flat } = self;
@@ -57,7 +56,6 @@ impl Rows {
             slots: &flat.slots,
             seqs: &seqs,
             logit_rows: &flat.logit_rows,
-            hidden_layers,
         };
         decoder.forward(&batch, kv, buffers, out);
         *kept = recycle(seqs);

@@ -29,11 +29,12 @@ pub struct Lanes {
 
 impl Lanes {
     /// Allocates what `needs` asks for; pages are touched only when written.
-    pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, hidden_size: usize) {
+    /// `columns` of the model's hidden rows are held.
+    pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, columns: usize) {
         let make = |need: &LaneNeed| {
             let (row_bytes, hidden_layers) = match &need.source {
                 LaneSource::Plugin => (need.bytes_per_slot, None),
-                LaneSource::Hidden(layers) => (layers.len() * hidden_size * size_of::<f32>(), Some(layers.clone())),
+                LaneSource::Hidden(layers) => (layers.len() * columns * size_of::<f32>(), Some(layers.clone())),
             };
             let bytes = vec![0; row_bytes * (num_slots + need.scratch_rows)];
             Lane { row_bytes, bytes, valid: vec![false; num_slots], hidden_layers }
@@ -68,6 +69,38 @@ impl Lanes {
             let start = (*until as usize).min(slots.len());
             let more = slots[start..].iter().take_while(|slot| lane.valid[slot.index()]).count();
             *until = (start + more) as u32;
+        }
+    }
+
+    /// Whether a lane holds the hidden rows of `layer`.
+    pub fn want_hidden(&self, layer: usize) -> bool {
+        self.locked().iter().any(|lane| lane.hidden_layers.as_ref().is_some_and(|layers| layers.contains(&layer)))
+    }
+
+    /// Writes the hidden rows of a layer, `[slots, ..]`, to the lanes that hold them, at `slots`, which must be in range. They
+    /// count once they are marked: those of drafts come here before it is known which are kept.
+    pub fn store_hidden(&self, layer: usize, rows: &[f32], slots: &[u32]) {
+        let width = rows.len() / slots.len().max(1);
+        for lane in self.locked().iter_mut() {
+            let Some(layers) = &lane.hidden_layers else { continue };
+            let layer_bytes = lane.row_bytes / layers.len().max(1);
+            for (place, _) in layers.iter().enumerate().filter(|(_, one)| **one == layer) {
+                for (row, slot) in rows.chunks_exact(width).zip(slots) {
+                    let start = *slot as usize * lane.row_bytes + place * layer_bytes;
+                    // In chunks, which compiles to a copy.
+                    let chunks = lane.bytes[start..start + layer_bytes].as_chunks_mut().0;
+                    chunks.iter_mut().zip(row).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// The hidden rows at `slots` are those of tokens that were kept.
+    pub fn mark_hidden(&self, slots: &[Slot]) {
+        for lane in self.locked().iter_mut().filter(|lane| lane.hidden_layers.is_some()) {
+            for slot in slots {
+                lane.valid[slot.index()] = true;
+            }
         }
     }
 

@@ -102,8 +102,8 @@ impl ModelApi for HostModel {
             if logits.len() != expected {
                 return Err(Error::failed(format!("forward: expected {expected} logits, got {}", logits.len())));
             }
-            let out = ForwardOut { logits, hidden: &mut [] };
-            rows.forward(&self.decoder, batch.sequences(), &mut kv, &[], out);
+            let out = ForwardOut { logits, hidden: &mut () };
+            rows.forward(&self.decoder, batch.sequences(), &mut kv, out);
             Ok(())
         })
     }

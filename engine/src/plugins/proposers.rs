@@ -6,24 +6,35 @@
 use std::sync::Arc;
 
 use foretoken_plugin_api::abi::proposer::LoadedProposer;
-use foretoken_plugin_api::author::host::LanesApi;
-use foretoken_plugin_api::{CommitBatch, Drafts, LaneId, LaneSource, Needs, ProposeBatch, SeqId, Slot};
+use foretoken_plugin_api::{CommitBatch, Drafts, Needs, ProposeBatch, SeqId, Slot};
 
 use super::lanes::Lanes;
 use crate::config::Sampling;
 use crate::drafts::DraftStore;
+use crate::model::HiddenSink;
 
-/// The hidden rows of a pass.
-#[derive(Debug, Clone, Copy)]
-pub struct HiddenRows<'a> {
-    /// `[rows, layers, width]`.
-    pub values: &'a [f32],
-    /// Which layers.
-    pub layers: &'a [usize],
-    /// Width of one.
-    pub width: usize,
-    /// How many of its columns lanes hold.
-    pub columns: usize,
+/// Hands the hidden rows of a pass to the proposers' lanes.
+pub struct HiddenLanes<'a>(pub &'a [ProposerSlot]);
+
+impl HiddenSink for HiddenLanes<'_> {
+    fn wants(&self, layer: usize) -> bool {
+        self.lanes().any(|lanes| lanes.want_hidden(layer))
+    }
+
+    fn take(&mut self, layer: usize, rows: &[f32], slots: &[u32]) {
+        self.lanes().for_each(|lanes| lanes.store_hidden(layer, rows, slots));
+    }
+}
+
+impl HiddenLanes<'_> {
+    /// The rows at `slots` are those of tokens that were kept.
+    pub fn mark(&self, slots: &[Slot]) {
+        self.lanes().for_each(|lanes| lanes.mark_hidden(slots));
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Lanes> {
+        self.0.iter().filter(|proposer| !proposer.quarantined()).map(|proposer| &*proposer.lanes)
+    }
 }
 
 /// One proposer of the config.
@@ -84,38 +95,6 @@ impl ProposerSlot {
         if let Some(fault) = fault {
             self.fault(&fault);
             trees.iter().for_each(|tree| store.tree_mut(*tree).drop_guesses());
-        }
-    }
-
-    /// Writes `rows` of a pass to the lanes that hold hidden rows, at `slots`; `bytes` is a buffer.
-    pub fn store_hidden(
-        &self,
-        hidden: HiddenRows<'_>,
-        rows: impl Iterator<Item = usize> + Clone,
-        slots: &[Slot],
-        bytes: &mut Vec<u8>,
-    ) {
-        let HiddenRows { values, layers: computed, width, columns } = hidden;
-        for (lane, need) in (0u32..).zip(&self.needs.lanes) {
-            let LaneSource::Hidden(layers) = &need.source else { continue };
-            let layer_bytes = columns * size_of::<f32>();
-            // Not cleared before: all of it is written.
-            bytes.resize(rows.clone().count() * layers.len() * layer_bytes, 0);
-            let mut places = bytes.chunks_exact_mut(layer_bytes);
-            for row in rows.clone() {
-                let values = &values[row * computed.len() * width..][..computed.len() * width];
-                for (layer, bytes) in layers.iter().zip(places.by_ref()) {
-                    let place = computed.iter().position(|one| one == layer).unwrap_or(0);
-                    let values = &values[place * width..][..columns];
-                    // In chunks, which compiles to a copy.
-                    let chunks = bytes.as_chunks_mut().0;
-                    chunks.iter_mut().zip(values).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
-                }
-            }
-            let written = self.lanes.write(LaneId(lane), slots, bytes);
-            if written.and_then(|()| self.lanes.mark(LaneId(lane), slots)).is_err() {
-                tracing::error!("lane `{}` of `{}` does not fit the model's rows", need.name, self.name);
-            }
         }
     }
 

@@ -38,6 +38,7 @@ pub struct Entry {
 }
 
 /// Buffers of a step.
+#[derive(Default)]
 pub struct StepBuffers {
     /// The sequences that run.
     pub entries: Vec<Entry>,
@@ -55,8 +56,6 @@ pub struct StepBuffers {
     pub(super) forward: Vec<ForwardSequence<'static>>,
     pub(super) logits: Vec<f32>,
     pub(super) logit_rows: usize,
-    pub(super) hidden: Vec<f32>,
-    pub(crate) hidden_layers: Vec<usize>,
     pub(super) path: Vec<Token>,
     pub(super) penalties: foretoken_kernels::ops::PenaltyScratch,
     pub(super) verify: Vec<VerifySequence<'static>>,
@@ -67,7 +66,6 @@ pub struct StepBuffers {
     pub(super) keep_rows: Vec<u32>,
     pub(super) keep_tokens: Vec<Token>,
     pub(super) commits: Vec<CommitSequence<'static>>,
-    pub(super) lane_row: Vec<u8>,
     pub(super) reports: Vec<SequenceReport>,
     pub(super) times: Times,
 }
@@ -81,43 +79,14 @@ pub struct Times {
     pub(super) verify: Duration,
 }
 
-impl StepBuffers {
-    /// Buffers of an engine whose lanes ask for these hidden layers.
-    pub fn new(hidden_layers: Vec<usize>) -> Self {
+impl Default for Times {
+    fn default() -> Self {
         let zero = Duration::ZERO;
-        Self {
-            entries: Vec::new(),
-            preempted: false,
-            queue: Vec::new(),
-            plan: super::schedule::PlanBuffer::default(),
-            propose: Vec::new(),
-            propose_trees: Vec::new(),
-            propose_entries: Vec::new(),
-            reserved: Vec::new(),
-            row_tokens: Vec::new(),
-            row_parents: Vec::new(),
-            row_logits: Vec::new(),
-            forward: Vec::new(),
-            logits: Vec::new(),
-            logit_rows: 0,
-            hidden: Vec::new(),
-            hidden_layers,
-            path: Vec::new(),
-            penalties: foretoken_kernels::ops::PenaltyScratch::default(),
-            verify: Vec::new(),
-            next_tokens: Vec::new(),
-            keep_lens: Vec::new(),
-            keep: Vec::new(),
-            kept: Vec::new(),
-            keep_rows: Vec::new(),
-            keep_tokens: Vec::new(),
-            commits: Vec::new(),
-            lane_row: Vec::new(),
-            reports: Vec::new(),
-            times: Times { start: Instant::now(), draft: zero, forward: zero, verify: zero },
-        }
+        Self { start: Instant::now(), draft: zero, forward: zero, verify: zero }
     }
+}
 
+impl StepBuffers {
     /// Forgets the last step.
     pub fn begin(&mut self, start: Instant) {
         let zero = Duration::ZERO;

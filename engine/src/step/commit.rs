@@ -1,7 +1,7 @@
 //! Verb 7: the slots of the kept path become the sequence's, in order; the rest are free again.
 //!
-//! Keys are rotated by position, not by slot, so a kept tree path needs no copy. Lanes that hold hidden rows are filled
-//! here, for kept rows only. A leader whose prompt is computed becomes its siblings' template here.
+//! Keys are rotated by position, not by slot, so a kept tree path needs no copy. Lanes that hold hidden rows were filled
+//! by the pass; here the kept ones are marked. A leader whose prompt is computed becomes its siblings' template here.
 
 use foretoken_plugin_api::abi::kv::LoadedKv;
 use foretoken_plugin_api::{RequestId, SeqId};
@@ -9,7 +9,7 @@ use foretoken_plugin_api::{RequestId, SeqId};
 use super::Fault;
 use super::reserve::Reservation;
 use crate::engine::{Core, Template};
-use crate::plugins::proposers::HiddenRows;
+use crate::plugins::proposers::HiddenLanes;
 use crate::sequence::{self, Branch, Sharing};
 
 /// Commits what verification kept. A sequence that failed is rolled back with the reservation.
@@ -34,7 +34,8 @@ pub fn commit(core: &mut Core, mut reservation: Reservation<'_>) -> Result<(), F
             return false;
         }
         sequence.computed = entry.base_len + buffers.keep_rows.len();
-        fill_hidden_lanes(core, &reservation, entry.index, first);
+        let kept = sequence.computed - buffers.keep_rows.len()..sequence.computed;
+        HiddenLanes(&core.proposers).mark(&reservation.slots(sequence.id)[kept]);
         true
     });
     // A half of a pair may have failed after the other was committed.
@@ -43,24 +44,6 @@ pub fn commit(core: &mut Core, mut reservation: Reservation<'_>) -> Result<(), F
     share_prompts(core, reservation.kv());
     core.buffers.reserved = reservation.finish();
     Ok(())
-}
-
-/// Writes the kept rows' hidden states to the lanes that asked for them.
-fn fill_hidden_lanes(core: &mut Core, reservation: &Reservation<'_>, index: usize, first_row: usize) {
-    let buffers = &mut core.buffers;
-    if buffers.hidden_layers.is_empty() {
-        return;
-    }
-    let width = core.target.decoder.architecture().hidden_size;
-    let columns = core.shared.facts.hidden_size;
-    let hidden = HiddenRows { values: &buffers.hidden, layers: &buffers.hidden_layers, width, columns };
-    let sequence = &core.queue[index];
-    let slots = reservation.slots(sequence.id);
-    let fresh = &slots[sequence.computed - buffers.keep_rows.len()..sequence.computed];
-    let rows = buffers.keep_rows.iter().map(|row| first_row + *row as usize);
-    for proposer in &core.proposers {
-        proposer.store_hidden(hidden, rows.clone(), fresh, &mut buffers.lane_row);
-    }
 }
 
 /// Turns leaders that have computed their prompt into templates for their siblings.

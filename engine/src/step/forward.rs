@@ -10,9 +10,10 @@ use foretoken_plugin_api::{ForwardSequence, LogitRows, NO_PARENT};
 use super::reserve::Reservation;
 use crate::engine::Core;
 use crate::model::ForwardOut;
+use crate::plugins::proposers::HiddenLanes;
 use crate::recycle::recycle;
 
-/// Computes logits (and the hidden rows that lanes asked for) of the step's rows.
+/// Computes logits of the step's rows, and fills the lanes that hold hidden rows.
 pub fn forward(core: &mut Core, reservation: &Reservation<'_>) {
     let start = Instant::now();
     lay_out(core);
@@ -20,7 +21,6 @@ pub fn forward(core: &mut Core, reservation: &Reservation<'_>) {
     let architecture = core.target.decoder.architecture();
     let rows = buffers.row_tokens.len();
     buffers.logits.resize(buffers.logit_rows * architecture.vocab_size, 0.0);
-    buffers.hidden.resize(rows * buffers.hidden_layers.len() * architecture.hidden_size, 0.0);
     let mut sequences: Vec<ForwardSequence<'_>> = recycle(std::mem::take(&mut buffers.forward));
     for (place, entry) in buffers.entries.iter().enumerate() {
         let slots = reservation.slots(core.queue[entry.index].id);
@@ -34,9 +34,9 @@ pub fn forward(core: &mut Core, reservation: &Reservation<'_>) {
     if !sequences.is_empty() {
         core.totals.steps += 1;
         core.totals.rows += rows as u64;
-        let out = ForwardOut { logits: &mut buffers.logits, hidden: &mut buffers.hidden };
+        let out = ForwardOut { logits: &mut buffers.logits, hidden: &mut HiddenLanes(&core.proposers) };
         let mut kv = core.target.kv.view_mut();
-        core.target.rows.forward(&core.target.decoder, &sequences, &mut kv, &buffers.hidden_layers, out);
+        core.target.rows.forward(&core.target.decoder, &sequences, &mut kv, out);
     }
     buffers.forward = recycle(sequences);
     buffers.times.forward = start.elapsed();

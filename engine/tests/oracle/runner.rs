@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foretoken::model::{Decoder, ForwardBatch, ForwardBuffers, ForwardOut};
+use foretoken::model::{Decoder, ForwardBatch, ForwardBuffers, ForwardOut, HiddenSink};
 use foretoken_kernels::blocks::{KvDtype, KvStore};
 use foretoken_kernels::ops::AttentionSeq;
 use foretoken_kernels::{Exec, WeightDtype};
@@ -28,6 +28,25 @@ pub struct Fed {
     pub hidden: Vec<Vec<f32>>,
 }
 
+/// Keeps the hidden rows of some layers, those of a row one after the other.
+struct Asked<'a> {
+    layers: &'a [usize],
+    slots: &'a [u32],
+    rows: Vec<Vec<f32>>,
+}
+
+impl HiddenSink for Asked<'_> {
+    fn wants(&self, layer: usize) -> bool {
+        self.layers.contains(&layer)
+    }
+
+    fn take(&mut self, _: usize, rows: &[f32], slots: &[u32]) {
+        assert_eq!(slots, self.slots);
+        let values = rows.chunks(rows.len() / slots.len());
+        self.rows.iter_mut().zip(values).for_each(|(row, values)| row.extend(values));
+    }
+}
+
 impl<'a> Runner<'a> {
     pub fn new(decoder: &'a Decoder) -> Self {
         let kv = KvStore::new(decoder.architecture().kv_shape(KvDtype::F32), NUM_SLOTS);
@@ -44,15 +63,13 @@ impl<'a> Runner<'a> {
         let seqs = [AttentionSeq { context, rows: 0..tokens.len(), new_slots: slots, tree: None }];
         let logit_rows: Vec<usize> = (0..tokens.len()).collect();
         let facts = self.decoder.architecture();
-        let width = hidden_layers.len() * facts.hidden_size;
         let mut logits = vec![f32::NAN; tokens.len() * facts.vocab_size];
-        let mut hidden = vec![f32::NAN; tokens.len() * width];
-        let batch =
-            ForwardBatch { tokens, positions: &positions, slots, seqs: &seqs, logit_rows: &logit_rows, hidden_layers };
-        let out = ForwardOut { logits: &mut logits, hidden: &mut hidden };
+        let mut asked = Asked { layers: hidden_layers, slots, rows: vec![Vec::new(); tokens.len()] };
+        let batch = ForwardBatch { tokens, positions: &positions, slots, seqs: &seqs, logit_rows: &logit_rows };
+        let out = ForwardOut { logits: &mut logits, hidden: &mut asked };
         self.decoder.forward(&batch, &mut self.kv.view_mut(), &mut self.buffers, out);
-        let rows = |values: &[f32], width: usize| values.chunks(width.max(1)).map(<[f32]>::to_vec).collect();
-        Fed { logits: rows(&logits, facts.vocab_size), hidden: rows(&hidden, width) }
+        let logits = logits.chunks(facts.vocab_size).map(<[f32]>::to_vec).collect();
+        Fed { logits, hidden: asked.rows }
     }
 
     /// Feeds `tokens` in pieces of these sizes; all logits.

@@ -2,7 +2,7 @@
 
 use crate::bytes::{Plain, typed_mut};
 use crate::simd::int8::BLOCK;
-use crate::simd::{Kernel, LANES, Simd, padded};
+use crate::simd::{Kernel, LANES, Simd, padded, unpadded};
 use half::f16;
 
 /// How keys and values are stored.
@@ -125,7 +125,7 @@ impl Kernel for StoreRow<'_> {
                 for (row, to) in self.row.chunks(LANES).zip(to.chunks_mut(LANES)) {
                     let mut bits = [0; LANES];
                     S::store_bf16(S::load(&padded(row, 0.0)), &mut bits);
-                    to.copy_from_slice(&bits[..to.len()]);
+                    unpadded(&bits, to);
                 }
             }
             KvDtype::Q8_0 => {

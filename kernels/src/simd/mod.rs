@@ -166,5 +166,15 @@ pub(crate) fn padded<T: Copy>(values: &[T], fill: T) -> [T; LANES] {
     lanes
 }
 
+/// The first of `lanes` into `out` (at most 16).
+#[inline(always)]
+pub(crate) fn unpadded<T: Copy>(lanes: &[T; LANES], out: &mut [T]) {
+    // As above.
+    match <&mut [T; LANES]>::try_from(&mut *out) {
+        Ok(out) => *out = *lanes,
+        Err(_) => out.copy_from_slice(&lanes[..out.len()]),
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use super::PackedRows;
 use crate::blocks::Linear;
 use crate::quant::PANEL;
 use crate::shared::SharedMut;
-use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
+use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, unpadded};
 use crate::weight::Arrangement;
 use std::ops::Range;
 
@@ -69,11 +69,7 @@ impl WeightBlock<'_> {
                 *lane += bias;
             }
         }
-        // A copy of known length is one instruction and not a call.
-        match <&mut [f32; LANES]>::try_from(&mut *out) {
-            Ok(out) => *out = lanes,
-            Err(_) => out.copy_from_slice(&lanes[..out.len()]),
-        }
+        unpadded(&lanes, out);
     }
 }
 

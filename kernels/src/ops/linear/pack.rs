@@ -122,6 +122,12 @@ impl PackedRows {
         &self.lines[first * self.row_lines..self.rows.min(first + LANES) * self.row_lines]
     }
 
+    /// `count` rows, where rows do not lie side by side.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn rows_from(&self, first: usize, count: usize) -> &[Line] {
+        &self.lines[first * self.row_lines..(first + count) * self.row_lines]
+    }
+
     /// Bytes from one row to the next, where rows do not lie side by side.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn row_bytes(&self) -> usize {

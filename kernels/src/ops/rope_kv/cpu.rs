@@ -4,7 +4,7 @@
 //! element's bits do not depend on where in the head it lies.
 
 use super::RopeRows;
-use crate::simd::{Kernel, LANES, Simd, padded};
+use crate::simd::{Kernel, LANES, Simd, padded, unpadded};
 
 pub(super) struct Rotate<'a> {
     pub x: &'a mut [f32],
@@ -39,7 +39,7 @@ fn rotate_head<S: Simd>(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f
         let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
         S::store(S::fma(minus_b, sin, S::mul(a, cos)), &mut first);
         S::store(S::fma(a, sin, S::mul(b, cos)), &mut second);
-        low.copy_from_slice(&first[..low.len()]);
-        high.copy_from_slice(&second[..high.len()]);
+        unpadded(&first, low);
+        unpadded(&second, high);
     }
 }

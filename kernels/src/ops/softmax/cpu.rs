@@ -3,7 +3,7 @@
 //! An online form would save one pass over memory, but a row of logits was just written and is cached.
 
 use crate::ops::argmax::greatest;
-use crate::simd::{Kernel, LANES, Simd, exp, padded, vectors};
+use crate::simd::{Kernel, LANES, Simd, exp, padded, unpadded, vectors};
 
 /// Values whose sum f32 holds well enough.
 const SUM_BLOCK: usize = 1024;
@@ -33,7 +33,7 @@ pub(crate) fn shifted_exp<S: Simd>(row: &mut [f32], shift: f32, temperature: f32
         let x = S::sub(S::load(&padded(row, 0.0)), S::splat(shift));
         let mut lanes = [0.0; LANES];
         S::store(exp::<S>(S::div(x, S::splat(temperature))), &mut lanes);
-        row.copy_from_slice(&lanes[..row.len()]);
+        unpadded(&lanes, row);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A scalar tail would use another exponential, and the bits of an element would depend on where it lies.
 
-use crate::simd::{Kernel, LANES, Simd, padded, silu};
+use crate::simd::{Kernel, LANES, Simd, padded, silu, unpadded};
 
 pub(super) struct Swiglu<'a> {
     pub gate: &'a [f32],
@@ -20,7 +20,7 @@ impl Kernel for Swiglu<'_> {
             let (gate, up) = (S::load(&padded(gate, 0.0)), S::load(&padded(up, 0.0)));
             let mut lanes = [0.0; LANES];
             S::store(S::mul(silu::<S>(gate), up), &mut lanes);
-            out.copy_from_slice(&lanes[..out.len()]);
+            unpadded(&lanes, out);
         }
     }
 }

@@ -23,7 +23,7 @@ type Lanes = Avx512<false>;
 /// Rows of a tile.
 const SIDE: usize = 16;
 /// Fewer input rows than this multiply quantised weights faster one by one.
-const LEAST_QUANTISED: usize = 5;
+const LEAST_QUANTISED: usize = 7;
 
 /// Whether tiles serve these inputs.
 pub(super) fn serve(x: &PackedRows) -> bool {

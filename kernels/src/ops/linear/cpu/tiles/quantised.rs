@@ -1,204 +1,290 @@
 //! Quantised weights by matrix instructions: a block's quads are a tile as they lie in their panel.
 //!
-//! Packed inputs are rows of tiles as they are. Integers of several blocks are under way at once, then scaled and added up
-//! as in `panels`, with the same bits.
+//! Packed inputs are rows of tiles as they are. The integers of some dots are computed while those of another are scaled and
+//! added up as in `panels`, with the same bits.
 
 use super::{Lanes, SIDE, WeightBlock};
-use crate::ops::linear::PackedRows;
 use crate::ops::linear::cpu::panels::{NOTES, signed_scales, sixes};
 use crate::quant::{PANEL, Panel};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd, prefetch_far};
 use std::arch::x86_64::{__m512i, _mm512_add_epi32, _mm512_load_si512, _mm512_set1_epi32};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Most input rows of one walk, whose sums stay in the first-level cache.
-const ROWS: usize = 4 * SIDE;
+/// Most input rows of one walk, and the groups of 16 that they make.
+const ROWS: usize = GROUPS * SIDE;
+const GROUPS: usize = 4;
+/// Panels whose sums are written at once: a line here and a line there takes a fifth of a short walk's time.
+const PANELS: usize = 8;
+/// Blocks of a panel that every group meets before the next: as bytes they fit the first-level cache.
+const SPAN: usize = 64;
 /// Bytes ahead of their use at which weights are asked for in the first-level cache, and in the second.
-const NEAR: usize = 1024;
-const FAR: usize = 4096;
+const NEAR: usize = 2560;
+const FAR: usize = 6144;
 
 impl WeightBlock<'_> {
     #[inline(always)]
     pub(super) unsafe fn walk_quantised<T: TileFormat>(&self) {
         let weight = self.linear.weight();
         let blocks = weight.cols().div_ceil(BLOCK);
-        let mut scratch = Scratch { ints: [[[0; LANES]; SIDE]; DOTS], bytes: [[0; QUAD]; DOTS * QUADS] };
+        // Not cleared, which would take as long as a short walk.
+        let mut scratch = Scratch { ints: [MaybeUninit::uninit(); DOTS], bytes: [MaybeUninit::uninit(); SPAN] };
+        let mut sums = [[[Line([0.0; LANES]); SIDE]; GROUPS]; PANELS];
         let mut first = 0;
         while first < self.x.rows() {
             let count = (self.x.rows() - first).min(ROWS);
-            let group = count.div_ceil(count.div_ceil(SIDE));
-            let (sums, inputs, weights) = ((group, QUAD), (group, 4 * T::QUADS), (T::QUADS, QUAD));
+            let groups = count.div_ceil(SIDE);
+            let rows = count.div_ceil(groups);
+            // The last group may begin among the rows of the one before: all have as many.
+            let start = |group: usize| first + (group * rows).min(count - rows);
+            let (totals, inputs, weights) = ((rows, QUAD), (rows, 4 * T::QUADS), (T::QUADS, QUAD));
             // Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
             // SAFETY: the level is what the caller says.
-            let tiles = unsafe { Tiles::new([sums, sums, sums, sums, inputs, inputs, weights, weights]) };
-            let mut row = self.rows.start;
-            while row < self.rows.end {
-                let mut walk = PanelWalk {
-                    x: self.x,
-                    panel: weight.panel(row / PANEL),
-                    rows: first..first + count,
-                    group,
-                    notes: blocks * BLOCK,
-                    sums: [Line([0.0; LANES]); ROWS],
-                    scratch: &mut scratch,
-                };
-                let mut block = 0;
-                // SAFETY: tiles are configured for groups of this size and this format.
-                unsafe {
-                    while block < blocks {
-                        if (blocks - block) * T::DOTS >= DOTS {
-                            walk.add::<T, DOTS>(&tiles, block);
-                            block += DOTS / T::DOTS;
-                        } else if T::DOTS == 2 {
-                            walk.add::<T, 2>(&tiles, block);
-                            block += 1;
-                        } else {
-                            walk.add::<T, 1>(&tiles, block);
-                            block += 1;
+            let tiles = unsafe { Tiles::new([totals, totals, totals, totals, inputs, inputs, weights, weights]) };
+            // Of several groups the last asks for what the first will walk over next.
+            let far = match groups {
+                1 => FAR,
+                _ if blocks <= SPAN => weight.byte_len() / weight.rows().div_ceil(PANEL),
+                _ => SPAN * T::STORED_QUADS * QUAD,
+            };
+            for row in self.rows.clone().step_by(PANELS * PANEL) {
+                let panels = (row..self.rows.end.min(row + PANELS * PANEL)).step_by(PANEL);
+                for (row, sums) in panels.clone().zip(&mut sums) {
+                    let panel = weight.panel(row / PANEL);
+                    sums[..groups].fill([Line([0.0; LANES]); SIDE]);
+                    for span in (0..blocks).step_by(SPAN) {
+                        for (group, sums) in sums[..groups].iter_mut().enumerate() {
+                            // All rows are there.
+                            let inputs = self.x.rows_from(start(group), rows).as_ptr().cast::<u8>();
+                            let mut walk = SpanWalk {
+                                tiles: &tiles,
+                                panel,
+                                blocks: span..blocks.min(span + SPAN),
+                                rows,
+                                inputs,
+                                notes: inputs.wrapping_add(blocks * BLOCK),
+                                stride: self.x.row_bytes(),
+                                far,
+                                is_first: group == 0,
+                                kept: if groups == 1 { RING } else { SPAN },
+                                scratch: &mut scratch,
+                            };
+                            // SAFETY: tiles are configured for so many rows and this format; a row has 32 bytes and 4 notes
+                            // for each block.
+                            unsafe {
+                                match (group + 1 == groups, rows == SIDE) {
+                                    (true, true) => walk.add::<T, true, true>(sums),
+                                    (true, false) => walk.add::<T, true, false>(sums),
+                                    (false, true) => walk.add::<T, false, true>(sums),
+                                    (false, false) => walk.add::<T, false, false>(sums),
+                                }
+                            }
                         }
                     }
                 }
-                for (n, sums) in walk.sums[..count].iter().enumerate() {
-                    self.put(first + n, row, &sums.0);
+                for group in 0..groups {
+                    for (place, n) in (start(group)..).take(rows).enumerate() {
+                        for (row, sums) in panels.clone().zip(&sums) {
+                            self.put(n, row, &sums[group][place].0);
+                        }
+                    }
                 }
-                row += PANEL;
             }
             first += count;
         }
     }
 }
 
-/// Dots of 16 weight rows with up to 16 inputs that are under way at once, enough to hide their latency.
+/// Dots of 16 weight rows with up to 16 inputs, each with a tile and lines of its own: three are computed, which takes long,
+/// while the fourth is scaled.
 const DOTS: usize = 4;
+/// Blocks that are unpacked ahead.
+const UNPACKED: usize = 8;
+/// Unpacked blocks that one group needs at a time.
+const RING: usize = 16;
 
-/// One panel times some input rows.
-struct PanelWalk<'a> {
-    x: &'a PackedRows,
+/// A span of one panel times a group of input rows.
+struct SpanWalk<'a> {
+    tiles: &'a Tiles,
     panel: Panel<'a>,
-    rows: Range<usize>,
-    /// Rows of a tile. The last tile's may be among those of the one before.
-    group: usize,
-    /// Bytes from the start of a packed row to its notes.
-    notes: usize,
-    sums: [Line; ROWS],
+    blocks: Range<usize>,
+    /// How many input rows there are.
+    rows: usize,
+    /// Where the first one's inputs start, and its notes.
+    inputs: *const u8,
+    notes: *const u8,
+    /// Bytes from one row to the next.
+    stride: usize,
+    /// Bytes ahead of their use at which weights are asked for in the second-level cache.
+    far: usize,
+    /// Whether it is the first group that walks over the span.
+    is_first: bool,
+    /// How many unpacked blocks are kept: RING or, for other groups, SPAN.
+    kept: usize,
     scratch: &'a mut Scratch,
 }
 
-impl PanelWalk<'_> {
-    /// Adds the D dots of the blocks from `block` on to the sums.
+/// The text once for each of 16 rows, as long as there are so many.
+macro_rules! for_rows {
+    ($rows:expr, $n:ident, $body:block) => {
+        for_rows!($rows, $n, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($rows:expr, $n:ident, $body:block, $($number:literal)*) => {
+        'rows: {
+            $({
+                const $n: usize = $number;
+                if $n >= $rows {
+                    break 'rows;
+                }
+                $body
+            })*
+        }
+    };
+}
+
+impl SpanWalk<'_> {
+    /// Adds the dots of the span to the sums; LAST is the last group that walks over it, FULL one of 16 rows.
     ///
     /// # Safety
-    /// Tiles must be configured for `group` and the format, and the blocks be there.
+    /// Tiles must be configured for so many rows and the format, and rows and blocks be there.
     #[inline(always)]
-    unsafe fn add<T: TileFormat, const D: usize>(&mut self, tiles: &Tiles, block: usize) {
-        let mut quads = [std::ptr::null::<u8>(); D];
-        let mut scales = [Lanes::splat(0.0); D];
-        let mut minima = [None; D];
-        for dot in 0..D {
-            let (block, half) = (block + dot / T::DOTS, dot % T::DOTS);
-            if half == 0 {
-                let bytes = &mut self.scratch.bytes.as_chunks_mut::<QUADS>().0[dot / T::DOTS];
-                let start = T::quads(&self.panel, block, bytes);
-                for half in 0..T::DOTS {
-                    quads[dot + half] = start.wrapping_add(half * T::QUADS * QUAD);
-                }
-            }
-            (scales[dot], minima[dot]) = (T::scales(&self.panel, block, half), T::minima(&self.panel, block));
+    unsafe fn add<T: TileFormat, const LAST: bool, const FULL: bool>(&mut self, lines: &mut [Line; SIDE]) {
+        // In registers, all of them.
+        let mut sums = [Lanes::splat(0.0); SIDE];
+        for n in 0..SIDE {
+            sums[n] = Lanes::load(&lines[n].0);
         }
-        let stride = self.x.row_bytes();
-        let mut done = self.rows.start;
-        while done < self.rows.end {
-            let first = done.min(self.rows.end - self.group);
-            let row = self.x.row(first).as_ptr().cast::<u8>();
-            // SAFETY: a row has 32 bytes for each block, and behind those of all blocks their notes; a tile of sums has at
-            // most 16 lines.
-            unsafe {
-                let inputs = row.add(block * BLOCK);
-                // Asked for bit by bit, so that no load has to wait behind all of it.
-                let ask_for = |dot: usize| {
-                    if done == 0 && dot.is_multiple_of(T::DOTS) {
-                        ask::<T>(&self.panel, block + dot / T::DOTS);
-                    }
-                };
-                ask_for(0);
-                dot::<T, 0, 4, 6>(tiles, inputs, stride, quads[0]);
-                if D >= 2 {
-                    ask_for(1);
-                    dot::<T, 1, 5, 7>(tiles, inputs.add(4 * T::QUADS), stride, quads[D.min(2) - 1]);
+        let dots = T::DOTS * self.blocks.len();
+        if self.is_first {
+            self.unpack::<T>(0..UNPACKED);
+        }
+        // SAFETY: the caller's.
+        unsafe {
+            self.multiply::<T, 0, 4, 6>(0, dots);
+            self.multiply::<T, 1, 5, 7>(1, dots);
+            self.multiply::<T, 2, 4, 6>(2, dots);
+            for dot in (0..dots).step_by(DOTS) {
+                if self.is_first {
+                    let next = dot / T::DOTS + UNPACKED;
+                    self.unpack::<T>(next..next + DOTS / T::DOTS);
                 }
-                if D == 4 {
-                    ask_for(2);
-                    dot::<T, 2, 4, 6>(tiles, inputs.add(2 * 4 * T::QUADS), stride, quads[D - 2]);
-                    ask_for(3);
-                    dot::<T, 3, 5, 7>(tiles, inputs.add(3 * 4 * T::QUADS), stride, quads[D - 1]);
-                }
-                let to = self.scratch.ints.as_mut_ptr();
-                tiles.store::<0>(to.cast(), QUAD);
-                if D >= 2 {
-                    tiles.store::<1>(to.add(1).cast(), QUAD);
-                }
-                if D == 4 {
-                    tiles.store::<2>(to.add(2).cast(), QUAD);
-                    tiles.store::<3>(to.add(3).cast(), QUAD);
-                }
+                self.multiply::<T, 3, 5, 7>(dot + 3, dots);
+                self.scale::<T, LAST, FULL, 0>(dot, dots, &mut sums);
+                self.multiply::<T, 0, 4, 6>(dot + 4, dots);
+                self.scale::<T, LAST, FULL, 1>(dot + 1, dots, &mut sums);
+                self.multiply::<T, 1, 5, 7>(dot + 5, dots);
+                self.scale::<T, LAST, FULL, 2>(dot + 2, dots, &mut sums);
+                self.multiply::<T, 2, 4, 6>(dot + 6, dots);
+                self.scale::<T, LAST, FULL, 3>(dot + 3, dots, &mut sums);
             }
-            while done < first + self.group {
-                let n = done - first;
-                let sum = &mut self.sums[done - self.rows.start].0;
-                let mut new = Lanes::load(sum);
-                for dot in 0..D {
-                    // SAFETY: the row has 4 notes for each block, aligned as words; integers are aligned as lines.
-                    let (notes, mut int): (&[i32; NOTES], __m512i) = unsafe {
-                        let notes = row.add(n * stride + self.notes).cast::<[i32; NOTES]>();
-                        let int = _mm512_load_si512(self.scratch.ints[dot][n].as_ptr().cast());
-                        (&*notes.add(block + dot / T::DOTS), int)
-                    };
-                    if T::HAS_BIAS {
-                        // SAFETY: the level has AVX-512.
-                        int = unsafe { _mm512_add_epi32(int, _mm512_set1_epi32(notes[1 + dot % T::DOTS])) };
-                    }
-                    let input = Lanes::splat(f32::from_bits(notes[0] as u32));
-                    new = Lanes::fma(Lanes::mul(Lanes::from_i32(int), scales[dot]), input, new);
-                    if let Some(minima) = minima[dot] {
-                        new = Lanes::fma(minima, Lanes::splat(f32::from_bits(notes[1] as u32)), new);
-                    }
-                }
-                Lanes::store(new, sum);
-                done += 1;
+        }
+        for n in 0..SIDE {
+            Lanes::store(sums[n], &mut lines[n].0);
+        }
+    }
+
+    /// Makes bytes of these blocks of the span, as far as there are so many, if they are stored otherwise. Long before they
+    /// are loaded, since a tile waits until what was stored has reached the cache.
+    #[inline(always)]
+    fn unpack<T: TileFormat>(&mut self, places: Range<usize>) {
+        if T::STORED_QUADS < QUADS {
+            for place in places.start..places.end.min(self.blocks.len()) {
+                self.scratch.bytes[place & (self.kept - 1)].write(T::unpack(&self.panel, self.blocks.start + place));
             }
+        }
+    }
+
+    /// The integers of a dot of the span, if there is that one, by tiles C, A and B, into the lines of C.
+    ///
+    /// # Safety
+    /// As of [`Self::add`].
+    #[inline(always)]
+    unsafe fn multiply<T: TileFormat, const C: u8, const A: u8, const B: u8>(&mut self, dot: usize, dots: usize) {
+        if dot >= dots {
+            return;
+        }
+        let (place, part) = (dot / T::DOTS, dot % T::DOTS);
+        let block = self.blocks.start + place;
+        // SAFETY: the caller's; a tile of sums has at most 16 lines.
+        unsafe {
+            let quads = if T::STORED_QUADS == QUADS {
+                self.panel.ahead::<QUADS>(block, 0)
+            } else {
+                self.scratch.bytes.as_ptr().add(place & (self.kept - 1)).cast()
+            };
+            self.tiles.zero::<C>();
+            self.tiles.load::<B>(quads.add(part * T::QUADS * QUAD), QUAD);
+            self.tiles.load::<A>(self.inputs.add(block * BLOCK + part * 4 * T::QUADS), self.stride);
+            self.tiles.multiply_int8::<C, A, B>();
+            self.tiles.store::<C>(self.scratch.ints[C as usize].as_mut_ptr().cast(), QUAD);
+        }
+    }
+
+    /// Adds the integers in the lines of C, a dot of the span, if there is that one. Between its rows it asks for the
+    /// weights ahead, whose loads would otherwise stand in the way of its own.
+    ///
+    /// # Safety
+    /// As of [`Self::add`].
+    #[inline(always)]
+    unsafe fn scale<T: TileFormat, const LAST: bool, const FULL: bool, const C: usize>(
+        &self,
+        dot: usize,
+        dots: usize,
+        sums: &mut [F; SIDE],
+    ) {
+        if dot >= dots {
+            return;
+        }
+        let (place, part) = (dot / T::DOTS, dot % T::DOTS);
+        let block = self.blocks.start + place;
+        let (scales, minima) = (T::scales(&self.panel, block, part), T::minima(&self.panel, block));
+        let ahead = self.panel.ahead::<1>(block * T::STORED_QUADS + part * T::ASKED, NEAR);
+        let ask = |quad: usize| {
+            let near = ahead.wrapping_add(quad * QUAD);
+            Lanes::prefetch(near);
+            if LAST {
+                prefetch_far(near.wrapping_add(self.far - NEAR));
+            }
+        };
+        let rows = if FULL { SIDE } else { self.rows };
+        let ints = self.scratch.ints[C].as_ptr().cast::<[i32; LANES]>();
+        let mut row = self.notes.wrapping_add(block * size_of::<[i32; NOTES]>()).wrapping_sub(self.stride);
+        for_rows!(rows, N, {
+            if N * T::ASKED % SIDE < T::ASKED {
+                ask(N * T::ASKED / SIDE);
+            }
+            row = row.wrapping_add(self.stride);
+            // SAFETY: the caller's; notes are aligned as words, and integers as lines.
+            let (notes, mut int): (&[i32; NOTES], __m512i) =
+                unsafe { (&*row.cast(), _mm512_load_si512(ints.add(N).cast())) };
+            if T::HAS_BIAS {
+                // SAFETY: the level has AVX-512.
+                int = unsafe { _mm512_add_epi32(int, _mm512_set1_epi32(notes[1 + part])) };
+            }
+            let input = Lanes::splat(f32::from_bits(notes[0] as u32));
+            sums[N] = Lanes::fma(Lanes::mul(Lanes::from_i32(int), scales), input, sums[N]);
+            if let Some(minima) = minima {
+                sums[N] = Lanes::fma(minima, Lanes::splat(f32::from_bits(notes[1] as u32)), sums[N]);
+            }
+        });
+        for quad in (rows * T::ASKED).div_ceil(SIDE)..T::ASKED {
+            ask(quad);
         }
     }
 }
 
-/// Tile C becomes the inputs times the quads.
-///
-/// # Safety
-/// Tiles must be configured for the format, and what they read be there.
-#[inline(always)]
-unsafe fn dot<T: TileFormat, const C: u8, const A: u8, const B: u8>(
-    tiles: &Tiles,
-    inputs: *const u8,
-    stride: usize,
-    quads: *const u8,
-) {
-    tiles.zero::<C>();
-    // SAFETY: the caller's.
-    unsafe {
-        tiles.load::<B>(quads, QUAD);
-        tiles.load::<A>(inputs, stride);
-    }
-    tiles.multiply_int8::<C, A, B>();
-}
+/// A block of weights as bytes.
+type Bytes = [[u8; QUAD]; QUADS];
 
-/// What blocks leave between instructions.
+/// What dots leave between instructions.
 #[repr(C, align(64))]
 struct Scratch {
     /// Integers of each dot, a line for each input row.
-    ints: [[[i32; LANES]; SIDE]; DOTS],
-    /// Weights as bytes, where they are stored otherwise.
-    bytes: [[u8; QUAD]; DOTS * QUADS],
+    ints: [MaybeUninit<[[i32; LANES]; SIDE]>; DOTS],
+    /// Weights of a span as bytes, where they are stored otherwise.
+    bytes: [MaybeUninit<Bytes>; SPAN],
 }
 
 type F = <Lanes as Simd>::F;
@@ -209,12 +295,13 @@ pub(super) trait TileFormat {
     const DOTS: usize;
     /// Quads of a dot.
     const QUADS: usize = QUADS / Self::DOTS;
-    /// Quads in which a block is stored.
+    /// Quads in which a block is stored, and those that are asked for with each dot.
     const STORED_QUADS: usize;
+    const ASKED: usize = Self::STORED_QUADS / Self::DOTS;
     /// Whether notes 1 and on undo the weights' bias.
     const HAS_BIAS: bool;
-    /// The block's 8 quads as bytes: where they lie, or unpacked into `bytes`.
-    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8;
+    /// The block's quads as bytes, where they are stored otherwise.
+    fn unpack(panel: &Panel<'_>, block: usize) -> Bytes;
     /// The scales of a dot: f16, unless the format says otherwise.
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
@@ -226,17 +313,6 @@ pub(super) trait TileFormat {
     }
 }
 
-/// Asks for lines behind the stored quads of a block: for near ones in the first-level cache, and for far ones in the
-/// second, which can wait for more lines at once.
-#[inline(always)]
-fn ask<T: TileFormat>(panel: &Panel<'_>, block: usize) {
-    for quad in 0..T::STORED_QUADS {
-        let near = panel.ahead::<1>(block * T::STORED_QUADS + quad, NEAR);
-        prefetch_far(near.wrapping_add(FAR - NEAR));
-        Lanes::prefetch(near);
-    }
-}
-
 pub(super) struct Q8_0;
 
 impl TileFormat for Q8_0 {
@@ -245,8 +321,8 @@ impl TileFormat for Q8_0 {
     const HAS_BIAS: bool = true;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize, _bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
-        panel.quads::<QUADS>(block).as_ptr().cast()
+    fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
+        *panel.quads(block)
     }
 }
 
@@ -258,8 +334,8 @@ impl TileFormat for Q4_0 {
     const HAS_BIAS: bool = true;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
-        nibbles(panel, block, bytes)
+    fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
+        nibbles(panel.quads(block))
     }
 }
 
@@ -271,8 +347,8 @@ impl TileFormat for Q4K {
     const HAS_BIAS: bool = false;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
-        nibbles(panel, block, bytes)
+    fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
+        nibbles(panel.quads(block))
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
@@ -294,9 +370,8 @@ impl TileFormat for Q6K {
     const HAS_BIAS: bool = true;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
-        *bytes = sixes(panel.quads(block));
-        bytes.as_ptr().cast()
+    fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
+        sixes(panel.quads(block))
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F {
@@ -307,13 +382,13 @@ impl TileFormat for Q6K {
 
 /// Quads of 4 bits a weight as bytes.
 #[inline(always)]
-fn nibbles(panel: &Panel<'_>, block: usize, bytes: &mut [[u8; QUAD]; QUADS]) -> *const u8 {
-    let packed: &[[u8; QUAD]; QUADS / 2] = panel.quads(block);
+fn nibbles(packed: &[[u8; QUAD]; QUADS / 2]) -> Bytes {
+    let mut bytes = [[0; QUAD]; QUADS];
     for (quad, packed) in packed.iter().enumerate() {
         for (i, both) in packed.iter().enumerate() {
             bytes[quad][i] = both & 15;
             bytes[QUADS / 2 + quad][i] = both >> 4;
         }
     }
-    bytes.as_ptr().cast()
+    bytes
 }
