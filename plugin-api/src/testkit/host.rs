@@ -139,7 +139,7 @@ impl FakeHost {
         &self.lanes
     }
 
-    /// Writes the target's hidden rows of `tokens` to `slots`, as the engine does at commit for a hidden lane of
+    /// Writes the target's hidden rows of `tokens` to `slots`, as the engine has by commit for a hidden lane of
     /// `layers` layers: row `i` follows `context` and `tokens[..=i]`.
     ///
     /// # Errors

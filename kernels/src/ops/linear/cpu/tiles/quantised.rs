@@ -31,7 +31,7 @@ impl WeightBlock<'_> {
         let blocks = weight.cols().div_ceil(BLOCK);
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch { ints: [MaybeUninit::uninit(); DOTS], bytes: [MaybeUninit::uninit(); SPAN] };
-        let mut sums = [[[Line([0.0; LANES]); SIDE]; GROUPS]; PANELS];
+        let mut sums = [[MaybeUninit::<[Line; SIDE]>::uninit(); GROUPS]; PANELS];
         let mut first = 0;
         while first < self.x.rows() {
             let count = (self.x.rows() - first).min(ROWS);
@@ -53,7 +53,7 @@ impl WeightBlock<'_> {
                 let panels = (row..self.rows.end.min(row + PANELS * PANEL)).step_by(PANEL);
                 for (row, sums) in panels.clone().zip(&mut sums) {
                     let panel = weight.panel(row / PANEL);
-                    sums[..groups].fill([Line([0.0; LANES]); SIDE]);
+                    sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
                     for span in (0..blocks).step_by(SPAN) {
                         for (group, sums) in sums[..groups].iter_mut().enumerate() {
                             // All rows are there.
@@ -72,8 +72,9 @@ impl WeightBlock<'_> {
                                 scratch: &mut scratch,
                             };
                             // SAFETY: tiles are configured for so many rows and this format; a row has 32 bytes and 4 notes
-                            // for each block.
+                            // for each block; sums were set above.
                             unsafe {
+                                let sums = sums.assume_init_mut();
                                 match (group + 1 == groups, rows == SIDE) {
                                     (true, true) => walk.add::<T, true, true>(sums),
                                     (true, false) => walk.add::<T, true, false>(sums),
@@ -87,7 +88,8 @@ impl WeightBlock<'_> {
                 for group in 0..groups {
                     for (place, n) in (start(group)..).take(rows).enumerate() {
                         for (row, sums) in panels.clone().zip(&sums) {
-                            self.put(n, row, &sums[group][place].0);
+                            // SAFETY: these are sums of this walk.
+                            self.put(n, row, unsafe { &sums[group].assume_init_ref()[place].0 });
                         }
                     }
                 }
