@@ -77,19 +77,20 @@ impl Lanes {
         self.locked().iter().any(|lane| lane.hidden_layers.as_ref().is_some_and(|layers| layers.contains(&layer)))
     }
 
-    /// Writes the hidden rows of a layer, `[slots, ..]`, to the lanes that hold them, at `slots`, which must be in range. They
-    /// count once they are marked: those of drafts come here before it is known which are kept.
+    /// Writes the hidden rows of a layer, `[slots, ..]`, to the lanes that hold them, at `slots`. They count once they are
+    /// marked: those of drafts come here before it is known which are kept.
     pub fn store_hidden(&self, layer: usize, rows: &[f32], slots: &[u32]) {
-        let width = rows.len() / slots.len().max(1);
+        let width = (rows.len() / slots.len().max(1)).max(1);
         for lane in self.locked().iter_mut() {
             let Some(layers) = &lane.hidden_layers else { continue };
             let layer_bytes = lane.row_bytes / layers.len().max(1);
             for (place, _) in layers.iter().enumerate().filter(|(_, one)| **one == layer) {
                 for (row, slot) in rows.chunks_exact(width).zip(slots) {
                     let start = *slot as usize * lane.row_bytes + place * layer_bytes;
+                    // A lane whose memory a fault took holds nothing.
+                    let Some(to) = lane.bytes.get_mut(start..start + layer_bytes) else { continue };
                     // In chunks, which compiles to a copy.
-                    let chunks = lane.bytes[start..start + layer_bytes].as_chunks_mut().0;
-                    chunks.iter_mut().zip(row).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
+                    to.as_chunks_mut().0.iter_mut().zip(row).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
                 }
             }
         }
