@@ -198,3 +198,29 @@ impl LanesApi for Lanes {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_rows_lie_in_the_order_asked_and_count_once_marked() {
+        let lanes = Lanes::default();
+        let source = LaneSource::Hidden(vec![3, 1, 3]);
+        lanes.allocate(&[LaneNeed { name: "hidden".to_owned(), bytes_per_slot: 0, scratch_rows: 0, source }], 4, 2);
+        // Rows of three columns, of which two are held; the layers' and the rows' numbers are in the values.
+        for layer in [0, 1, 3] {
+            assert_eq!(lanes.want_hidden(layer), layer != 0);
+            let row = |row: usize| [0, 1, 2].map(|column| (100 * layer + 10 * row + column) as f32);
+            lanes.store_hidden(layer, &[row(0), row(1)].concat(), &[2, 0]);
+        }
+        lanes.mark_hidden(&[Slot(2)]);
+        let mut bytes = [0; 2 * 6 * 4];
+        lanes.read(LaneId(0), &[Slot(0), Slot(2)], &mut bytes).unwrap();
+        let values: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        assert_eq!(values, [310., 311., 110., 111., 310., 311., 300., 301., 100., 101., 300., 301.]);
+        let mut valid = Vec::new();
+        lanes.extend_valid(&[Slot(2), Slot(0)], &mut valid);
+        assert_eq!(valid, [1]);
+    }
+}

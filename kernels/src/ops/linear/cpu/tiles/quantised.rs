@@ -123,7 +123,7 @@ struct SpanWalk<'a> {
     far: usize,
     /// Whether it is the first group that walks over the span.
     is_first: bool,
-    /// How many unpacked blocks are kept: RING or, for other groups, SPAN.
+    /// How many unpacked blocks are kept, a power of two: RING or, for other groups, SPAN.
     kept: usize,
     scratch: &'a mut Scratch,
 }
