@@ -8,7 +8,7 @@
 use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
 use crate::exec::Exec;
-use crate::quant::{BlockFormat, PANEL, Panel, PanelLayout, encode_row};
+use crate::quant::{BAND, BlockFormat, PANEL, Panel, PanelLayout, encode_row};
 use crate::simd::int8::BLOCK;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
 use half::{bf16, f16};
@@ -40,9 +40,10 @@ impl WeightDtype {
     pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4_0, Self::Q4K, Self::Q6K];
 
     /// Bytes that `[rows, cols]` take in memory.
-    pub fn byte_len(self, [rows, cols]: [usize; 2]) -> usize {
+    pub fn byte_len(self, shape: [usize; 2]) -> usize {
+        let [rows, cols] = shape;
         match BlockFormat::of(self) {
-            Some(format) => rows.div_ceil(PANEL).saturating_mul(PanelLayout::new(format, cols).bytes()),
+            Some(format) => PanelLayout::new(format, shape).bytes(),
             None => rows.saturating_mul(cols).saturating_mul(if self == Self::F32 { 4 } else { 2 }),
         }
     }
@@ -185,14 +186,16 @@ impl Weight {
     fn interleaved(
         dtype: WeightDtype,
         format: BlockFormat,
-        [rows, cols]: [usize; 2],
+        shape: [usize; 2],
         blocks: impl Fn(usize, &mut dyn FnMut(usize, &crate::quant::RowBlock)) + Sync,
     ) -> Self {
-        let layout = PanelLayout::new(format, cols);
-        let mut bytes = AlignedBytes::zeroed(dtype.byte_len([rows, cols]));
-        bytes.as_mut().par_chunks_exact_mut(layout.bytes().max(1)).enumerate().for_each(|(panel, out)| {
-            for (lane, row) in (panel * PANEL..rows.min((panel + 1) * PANEL)).enumerate() {
-                blocks(row, &mut |index, block| layout.put(out, lane, index, block));
+        let [rows, cols] = shape;
+        let layout = PanelLayout::new(format, shape);
+        let mut bytes = AlignedBytes::zeroed(layout.bytes());
+        let band_rows = BAND * PANEL;
+        bytes.as_mut().par_chunks_mut(layout.band_bytes().max(1)).enumerate().for_each(|(band, out)| {
+            for row in band * band_rows..rows.min((band + 1) * band_rows) {
+                blocks(row, &mut |index, block| layout.put(out, row, index, block));
             }
         });
         Self {
@@ -270,9 +273,8 @@ impl Weight {
         assert_eq!(out.len(), self.cols, "out must be [cols]");
         let range = row * self.cols..(row + 1) * self.cols;
         if let Some(layout) = &self.layout {
-            let panel = &self.bytes.as_slice()[row / PANEL * layout.bytes()..][..layout.bytes()];
             for (index, out) in out.chunks_mut(BLOCK).enumerate() {
-                let values = layout.values(panel, row % PANEL, index);
+                let values = layout.values(self.bytes.as_slice(), row, index);
                 out.copy_from_slice(&values[..out.len()]);
             }
             return;
@@ -367,11 +369,10 @@ impl Weight {
         }
     }
 
-    /// Weight rows `16 * index ..`; panics unless the dtype is quantised.
+    /// A span of weight rows `16 * index ..`; panics unless the dtype is quantised.
     #[inline(always)]
-    pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
-        let layout = self.layout.as_ref().expect("a quantised weight");
-        Panel::new(layout, &self.bytes.as_slice()[index * layout.bytes()..][..layout.bytes()])
+    pub(crate) fn panel(&self, index: usize, span: usize) -> Panel<'_> {
+        self.layout.as_ref().expect("a quantised weight").panel(self.bytes.as_slice(), index, span)
     }
 }
 

@@ -1,7 +1,12 @@
-//! Where everything of 16 rows lies: first the super-blocks' scales, then the blocks' scales, then the quants.
+//! Where everything of 16 rows lies, a panel of them.
 //!
-//! The three sections each start a cache line, so a quad never straddles two. Rows and columns that the matrix lacks
-//! have scale 0.
+//! Panels lie in bands of 8, and a band's blocks in spans of 16: span by span, and in a span panel by panel. Inputs pass over
+//! the weights in this order, so that their span stays in the first-level cache while memory is read as one stream. A span
+//! of a panel is its super-blocks' scales, then the blocks' scales, then the quants. These three sections each start a
+//! cache line, so a quad never straddles two. Rows and columns that the matrix lacks have scale 0.
+//!
+//! Quants of q8_0 are signed, as matrix instructions take them; others are small enough to lose their bias while they are
+//! unpacked.
 
 use super::{BlockFormat, RowBlock};
 use crate::bytes::typed;
@@ -11,38 +16,93 @@ use half::f16;
 
 /// Weight rows of a panel.
 pub(crate) const PANEL: usize = LANES;
+/// Panels of a band: the last one may have fewer.
+pub(crate) const BAND: usize = 8;
+/// Blocks of a span: the last one may have fewer.
+pub(crate) const SPAN: usize = 16;
 /// Blocks of a super-block.
 const SUPER: usize = 8;
 /// Bytes of a block's scales: two for each row.
 const META: usize = 2 * PANEL;
 const LINE: usize = 64;
 
-/// Offsets within a panel.
+/// Where panels lie in a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PanelLayout {
     format: BlockFormat,
+    panels: usize,
+    full_spans: usize,
+    full: SpanLayout,
+    last: SpanLayout,
+}
+
+/// Offsets within a span of a panel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SpanLayout {
     blocks: usize,
     metas: usize,
     quants: usize,
     bytes: usize,
 }
 
-impl PanelLayout {
-    pub fn new(format: BlockFormat, cols: usize) -> Self {
-        let blocks = cols.div_ceil(BLOCK);
+impl SpanLayout {
+    fn new(format: BlockFormat, blocks: usize) -> Self {
         let metas = (super_bytes(format) * blocks.div_ceil(SUPER)).next_multiple_of(LINE);
         let quants = metas + (META * blocks).next_multiple_of(LINE);
-        Self { format, blocks, metas, quants, bytes: quants + quads(format) * QUAD * blocks }
+        Self { blocks, metas, quants, bytes: quants + quads(format) * QUAD * blocks }
+    }
+}
+
+impl PanelLayout {
+    pub fn new(format: BlockFormat, [rows, cols]: [usize; 2]) -> Self {
+        let blocks = cols.div_ceil(BLOCK);
+        Self {
+            format,
+            panels: rows.div_ceil(PANEL),
+            full_spans: blocks / SPAN,
+            full: SpanLayout::new(format, SPAN),
+            last: SpanLayout::new(format, blocks % SPAN),
+        }
     }
 
-    /// Bytes of a panel, a multiple of a cache line.
+    /// Bytes of all panels, a multiple of a cache line.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.panels.saturating_mul(self.panel_bytes())
     }
 
-    /// Writes block `index` of row `lane` into a panel of zeros.
-    pub fn put(&self, panel: &mut [u8], lane: usize, index: usize, block: &RowBlock) {
-        let meta = &mut panel[self.metas + index * META..][..META];
+    /// Bytes of a band, unless it is the last.
+    pub fn band_bytes(&self) -> usize {
+        BAND.saturating_mul(self.panel_bytes())
+    }
+
+    fn panel_bytes(&self) -> usize {
+        self.full_spans.saturating_mul(self.full.bytes).saturating_add(self.last.bytes)
+    }
+
+    /// Where a span of a panel starts in its band, and how it is laid out.
+    #[inline(always)]
+    fn span(&self, panel: usize, span: usize) -> (usize, SpanLayout) {
+        let panels = BAND.min(self.panels - panel / BAND * BAND);
+        let layout = if span < self.full_spans { self.full } else { self.last };
+        (span * panels * self.full.bytes + panel % BAND * layout.bytes, layout)
+    }
+
+    /// A span of a panel in the bytes of all.
+    #[inline(always)]
+    pub fn panel<'a>(&self, bytes: &'a [u8], panel: usize, span: usize) -> Panel<'a> {
+        let (start, layout) = self.span(panel, span);
+        let bytes = &bytes[panel / BAND * self.band_bytes() + start..][..layout.bytes];
+        let (supers, rest) = bytes.split_at(layout.metas);
+        let (metas, quads) = rest.split_at(layout.quants - layout.metas);
+        Panel { supers, metas: &metas.as_chunks().0[..layout.blocks], quads: quads.as_chunks().0 }
+    }
+
+    /// Writes block `index` of a row into its band, which is zeros at first.
+    pub fn put(&self, band: &mut [u8], row: usize, index: usize, block: &RowBlock) {
+        let (lane, place) = (row % PANEL, index % SPAN);
+        let (start, layout) = self.span(row / PANEL, index / SPAN);
+        let span = &mut band[start..][..layout.bytes];
+        let meta = &mut span[layout.metas + place * META..][..META];
         match self.format {
             // f16s, one after another.
             BlockFormat::Q8_0 | BlockFormat::Q4_0 => meta[2 * lane..][..2].copy_from_slice(&block.meta),
@@ -50,15 +110,15 @@ impl PanelLayout {
                 (meta[lane], meta[PANEL + lane]) = (block.meta[0], block.meta[1]);
             }
         }
-        for (place, bits) in block.supers.iter().enumerate().take(super_bytes(self.format) / META) {
-            let at = index / SUPER * super_bytes(self.format) + place * META + 2 * lane;
-            panel[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+        for (which, bits) in block.supers.iter().enumerate().take(super_bytes(self.format) / META) {
+            let at = place / SUPER * super_bytes(self.format) + which * META + 2 * lane;
+            span[at..at + 2].copy_from_slice(&bits.to_le_bytes());
         }
-        let quads = &mut panel[self.quants + index * quads(self.format) * QUAD..];
+        let quads = &mut span[layout.quants + place * quads(self.format) * QUAD..];
         for (k, quant) in block.quants.iter().enumerate() {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
-                BlockFormat::Q8_0 => quads[quad * QUAD + at] = *quant,
+                BlockFormat::Q8_0 => quads[quad * QUAD + at] = *quant ^ 0x80,
                 _ => quads[quad % 4 * QUAD + at] |= (quant & 15) << (4 * (quad / 4)),
             }
             if self.format == BlockFormat::Q6K {
@@ -67,23 +127,25 @@ impl PanelLayout {
         }
     }
 
-    /// Reads block `index` of row `lane` back.
-    fn get(&self, panel: &[u8], lane: usize, index: usize) -> RowBlock {
-        let meta = &panel[self.metas + index * META..][..META];
+    /// The weights of block `index` of a row.
+    pub fn values(&self, bytes: &[u8], row: usize, index: usize) -> [f32; BLOCK] {
+        let (lane, place) = (row % PANEL, index % SPAN);
+        let panel = self.panel(bytes, row / PANEL, index / SPAN);
+        let meta = panel.metas[place];
         let meta = match self.format {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 => [meta[2 * lane], meta[2 * lane + 1]],
             BlockFormat::Q4K | BlockFormat::Q6K => [meta[lane], meta[PANEL + lane]],
         };
         let mut supers = [0; 2];
-        for (place, bits) in supers.iter_mut().enumerate().take(super_bytes(self.format) / META) {
-            let at = index / SUPER * super_bytes(self.format) + place * META + 2 * lane;
-            *bits = u16::from_le_bytes([panel[at], panel[at + 1]]);
+        for (which, bits) in supers.iter_mut().enumerate().take(super_bytes(self.format) / META) {
+            let at = place / SUPER * super_bytes(self.format) + which * META + 2 * lane;
+            *bits = u16::from_le_bytes([panel.supers[at], panel.supers[at + 1]]);
         }
-        let quads = &panel[self.quants + index * quads(self.format) * QUAD..];
+        let quads = panel.quads[place * quads(self.format)..].as_flattened();
         let quants = std::array::from_fn(|k| {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
-                BlockFormat::Q8_0 => quads[quad * QUAD + at],
+                BlockFormat::Q8_0 => quads[quad * QUAD + at] ^ 0x80,
                 BlockFormat::Q4_0 | BlockFormat::Q4K => quads[quad % 4 * QUAD + at] >> (4 * (quad / 4)) & 15,
                 BlockFormat::Q6K => {
                     let high = quads[(4 + quad % 2) * QUAD + at] >> (2 * (quad / 2)) & 3;
@@ -91,12 +153,7 @@ impl PanelLayout {
                 }
             }
         });
-        RowBlock { quants, meta, supers }
-    }
-
-    /// The weights of block `index` of row `lane`.
-    pub fn values(&self, panel: &[u8], lane: usize, index: usize) -> [f32; BLOCK] {
-        self.format.values(&self.get(panel, lane, index))
+        self.format.values(&RowBlock { quants, meta, supers })
     }
 }
 
@@ -118,7 +175,7 @@ const fn super_bytes(format: BlockFormat) -> usize {
     }
 }
 
-/// 16 weight rows, to multiply by.
+/// A span of 16 weight rows, to multiply by. Blocks are counted from its start.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     supers: &'a [u8],
@@ -127,13 +184,10 @@ pub(crate) struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// `bytes` must be one panel of this layout, starting a cache line.
+    /// Blocks of the span.
     #[inline(always)]
-    pub fn new(layout: &PanelLayout, bytes: &'a [u8]) -> Self {
-        assert_eq!(bytes.len(), layout.bytes, "one whole panel");
-        let (supers, rest) = bytes.split_at(layout.metas);
-        let (metas, quads) = rest.split_at(layout.quants - layout.metas);
-        Self { supers, metas: metas.as_chunks().0, quads: quads.as_chunks().0 }
+    pub fn blocks(&self) -> usize {
+        self.metas.len()
     }
 
     /// The stored quads of a block.
@@ -142,7 +196,7 @@ impl<'a> Panel<'a> {
         (&self.quads[block * Q..(block + 1) * Q]).try_into().expect("Q quads")
     }
 
-    /// The address that lies `ahead` bytes behind the Q stored quads of a block, in this panel or a later one.
+    /// The address that lies `ahead` bytes behind the Q stored quads of a block, in this span or a later one.
     #[inline(always)]
     pub fn ahead<const Q: usize>(&self, block: usize, ahead: usize) -> *const u8 {
         self.quads.as_ptr().cast::<u8>().wrapping_add(block * Q * QUAD + ahead)

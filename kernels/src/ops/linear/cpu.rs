@@ -14,7 +14,7 @@ pub(super) use panels::NOTES;
 
 use super::PackedRows;
 use crate::blocks::Linear;
-use crate::quant::PANEL;
+use crate::quant::{BAND, PANEL};
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, unpadded};
 use crate::weight::Arrangement;
@@ -56,6 +56,14 @@ impl WeightBlock<'_> {
         dispatch(level, self);
     }
 
+    /// The block's weight rows of each band that it meets.
+    #[inline(always)]
+    fn bands(&self) -> impl Iterator<Item = Range<usize>> {
+        const ROWS: usize = BAND * PANEL;
+        let Range { start, end } = self.rows;
+        (start / ROWS..end.div_ceil(ROWS)).map(move |band| start.max(band * ROWS)..end.min((band + 1) * ROWS))
+    }
+
     /// Writes what input row `n` gives for the 16 weight rows from `row` on, as many as the block has.
     #[inline(always)]
     fn put(&self, n: usize, row: usize, lanes: &[f32; LANES]) {
@@ -80,7 +88,7 @@ pub(super) fn walks_are_long(x: &PackedRows) -> bool {
     if x.simd() == SimdLevel::Amx && tiles::serve(x) {
         return true;
     }
-    x.rows() <= FEW_INPUTS
+    x.rows() <= if x.dtype().is_quantised() { panels::ROWS } else { FEW_INPUTS }
 }
 
 const FEW_INPUTS: usize = 4;

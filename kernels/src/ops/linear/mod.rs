@@ -19,7 +19,7 @@ pub use pack::PackedRows;
 use crate::blocks::Linear;
 use crate::exec::Exec;
 use crate::profile::Op;
-use crate::quant::PANEL;
+use crate::quant::{BAND, PANEL};
 use crate::shared::SharedMut;
 use cpu::WeightBlock;
 use std::ops::Range;
@@ -90,9 +90,14 @@ impl<'a> Part<'a> {
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
         let (most_bytes, most_rows) = most;
         let fitting = (most_bytes / row_bytes).clamp(BLOCK_ROWS.start, most_rows);
-        // Whole tiles where that costs the balance little: matrix instructions go over two or four panels at once.
-        let unit = if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { PANEL };
-        let block_rows = fitting.next_multiple_of(unit);
+        // Whole bands, or whole tiles, where that costs the balance little: matrix instructions go over two or four panels
+        // at once, and a band lies in the order of a walk.
+        let band = BAND * PANEL;
+        let block_rows = if weight.dtype().is_quantised() && most_rows >= band && fitting >= band / 2 {
+            (fitting / band).max(1) * band
+        } else {
+            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { PANEL })
+        };
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }
 

@@ -8,7 +8,7 @@
 
 use super::super::Simd;
 use super::super::avx2::Avx2;
-use super::{InputLayout, Int8, QUAD, words};
+use super::{InputLayout, Int8, QUAD, left_rolled, words};
 use std::arch::x86_64::*;
 
 type Sums = [__m256i; 2];
@@ -18,13 +18,6 @@ type Sums = [__m256i; 2];
 fn halves(quad: &[u8; QUAD]) -> Sums {
     // SAFETY: called only inside the level's `run`, so the processor has AVX2; both loads lie within the 64 bytes.
     unsafe { [_mm256_loadu_si256(quad.as_ptr().cast()), _mm256_loadu_si256(quad.as_ptr().add(32).cast())] }
-}
-
-/// `len`, which the compiler does not know to be that: it leaves a loop of so many turns a loop. Unrolled, a block's quads
-/// are all loaded at once, where 16 registers spill and the loads no longer follow the order of memory.
-#[inline(always)]
-fn left_rolled(len: usize) -> usize {
-    std::hint::black_box(len)
 }
 
 impl Int8 for Avx2 {
@@ -39,7 +32,7 @@ impl Int8 for Avx2 {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(
+    fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
         inputs: &[&[i32]; N],
@@ -55,7 +48,11 @@ impl Int8 for Avx2 {
             Self::prefetch(ahead.wrapping_add(at * QUAD));
             // SAFETY: AVX2 by the level's contract; there are as many quads, and twice as many words.
             unsafe {
-                let [top, bottom] = halves(quads.get_unchecked(at));
+                let [mut top, mut bottom] = halves(quads.get_unchecked(at));
+                if SIGNED {
+                    let sign = _mm256_set1_epi8(i8::MIN);
+                    (top, bottom) = (_mm256_xor_si256(top, sign), _mm256_xor_si256(bottom, sign));
+                }
                 let mask = _mm256_set1_epi16(255);
                 let (top_even, bottom_even) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let (top_odd, bottom_odd) = (_mm256_srli_epi16::<8>(top), _mm256_srli_epi16::<8>(bottom));

@@ -6,6 +6,7 @@ use super::super::Simd;
 use super::super::avx512::{Avx512, prefetch_far};
 use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes behind what is asked for in the first-level cache at which lines are asked for in the second, which can wait for
 /// more of them at once: of few inputs' time a fifth is spent waiting without.
@@ -32,7 +33,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         unsafe { _mm512_set1_epi32(value) }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(
+    fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
         inputs: &[&[i32]; N],
@@ -41,14 +42,18 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     ) -> [__m512i; N] {
         let inputs = words(inputs, at, quads.len());
         let mut sums = splat_each(first);
-        for (at, quad) in quads.iter().enumerate() {
+        for at in 0..quads.len() {
+            in_order::<N>();
             Self::prefetch(ahead.wrapping_add(at * QUAD));
             prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
-            // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
+            // SAFETY: AVX-512 VNNI by the level's contract; there are as many quads, and words.
             unsafe {
-                let weights = _mm512_loadu_si512(quad.as_ptr().cast());
-                for (sum, input) in sums.iter_mut().zip(inputs) {
-                    *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(input[at]));
+                let mut weights = _mm512_loadu_si512(quads.as_ptr().add(at).cast());
+                if SIGNED {
+                    weights = _mm512_xor_si512(weights, _mm512_set1_epi8(i8::MIN));
+                }
+                for n in 0..N {
+                    sums[n] = _mm512_dpbusd_epi32(sums[n], weights, _mm512_set1_epi32(*inputs[n].get_unchecked(at)));
                 }
             }
         }
@@ -64,20 +69,29 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     ) -> [__m512i; N] {
         let inputs = words(inputs, at, 8);
         let mut sums = splat_each(first);
-        for (at, quad) in quads.iter().enumerate() {
+        for at in 0..quads.len() {
+            in_order::<N>();
             Self::prefetch(ahead.wrapping_add(at * QUAD));
             prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
-            // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
+            // SAFETY: AVX-512 VNNI by the level's contract; there are 4 quads, and 8 words.
             unsafe {
-                let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));
+                let (weights, mask) = (_mm512_loadu_si512(quads.as_ptr().add(at).cast()), _mm512_set1_epi8(15));
                 let low = _mm512_and_si512(weights, mask);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
-                for (sum, input) in sums.iter_mut().zip(inputs) {
-                    *sum = _mm512_dpbusd_epi32(*sum, low, _mm512_set1_epi32(input[at]));
-                    *sum = _mm512_dpbusd_epi32(*sum, high, _mm512_set1_epi32(input[4 + at]));
+                for n in 0..N {
+                    sums[n] = _mm512_dpbusd_epi32(sums[n], low, _mm512_set1_epi32(*inputs[n].get_unchecked(at)));
+                    sums[n] = _mm512_dpbusd_epi32(sums[n], high, _mm512_set1_epi32(*inputs[n].get_unchecked(4 + at)));
                 }
             }
         }
         sums
+    }
+}
+
+/// Keeps the compiler from loading the inputs of later quads, where they are many: it would run out of registers.
+#[inline(always)]
+fn in_order<const N: usize>() {
+    if N > 2 {
+        compiler_fence(Ordering::SeqCst);
     }
 }

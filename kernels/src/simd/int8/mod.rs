@@ -2,8 +2,8 @@
 //!
 //! Quantised weights lie in panels: a *quad* is 64 bytes, the same 4 k of 16 weight rows, so lane i of every sum belongs
 //! to weight row i and no horizontal sum is ever taken. Sums of a block of 32 k are exact integers, so all levels agree
-//! bit for bit and VNNI is only a faster way to the same bits. Weights are stored unsigned (biased) because that is the
-//! form which VNNI, `maddubs` and a plain zero extension all take; the bias is undone by an integer that depends on the
+//! bit for bit and VNNI is only a faster way to the same bits. Weights are unsigned (biased) because that is the form
+//! which VNNI, `maddubs` and a plain zero extension all take; the bias is undone by an integer that depends on the
 //! input alone.
 
 mod avx2;
@@ -58,14 +58,15 @@ pub(crate) trait Int8: Copy + 'static {
     /// Layout of inputs for weights of 8 bits, and for weights of 4.
     const WIDE_INPUT: InputLayout;
     const NARROW_INPUT: InputLayout;
-    /// Most input rows of a panel's tile.
+    /// Most input rows that share a loaded quad.
     const PANEL_ROWS: usize;
 
     /// 16 times the same.
     fn splat_i32(value: i32) -> Self::I;
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), whose words
-    /// start at `at`. With each quad, asks for the next of the cache lines from `ahead` on.
-    fn dot_bytes<const N: usize>(
+    /// start at `at`. With each quad, asks for the next of the cache lines from `ahead` on. SIGNED weights have 128 added
+    /// first.
+    fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
         inputs: &[&[i32]; N],
@@ -91,4 +92,12 @@ fn words<'a, const N: usize>(inputs: &[&'a [i32]; N], at: usize, len: usize) -> 
         words[n] = &inputs[n][at..at + len];
     }
     words
+}
+
+/// `len`, which the compiler does not know to be that: it leaves a loop of so many turns a loop. Unrolled, a block's quads
+/// or inputs are all loaded at once, where registers spill and the loads no longer follow the order of memory.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn left_rolled(len: usize) -> usize {
+    std::hint::black_box(len)
 }

@@ -16,7 +16,7 @@ impl Int8 for Portable {
         [value; LANES]
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(
+    fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         _ahead: *const u8,
         inputs: &[&[i32]; N],
@@ -26,8 +26,9 @@ impl Int8 for Portable {
         let inputs = words(inputs, at, quads.len());
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
+            let quad = quad.map(|byte| if SIGNED { byte ^ 0x80 } else { byte });
             for (sums, input) in sums.iter_mut().zip(inputs) {
-                add_quad(sums, quad, input[at]);
+                add_quad(sums, &quad, input[at]);
             }
         }
         sums

@@ -1,15 +1,18 @@
 //! Panels of 16 quantised weight rows times all packed input rows.
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
-//! weight scales and the input's, and added to one f32 sum over ascending k. Inputs pass in chunks of N, so that a
-//! loaded quad of weights serves N rows. Few inputs take two panels, block by block: memory serves two walks faster than
-//! one.
+//! weight scales and the input's, and added to one f32 sum over ascending k. A span of weights stays in the first-level
+//! cache while inputs pass over it, in chunks of N that share each loaded quad. Few inputs take two panels, block by block:
+//! memory serves two walks faster than one.
 
 use super::WeightBlock;
-use crate::quant::{PANEL, Panel};
+use crate::ops::linear::PackedRows;
+use crate::quant::{BAND, PANEL, Panel, SPAN};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Bytes ahead of their use at which weights are asked for, in each panel: less than elsewhere, since two go at once.
 const AHEAD: usize = 1024;
@@ -17,22 +20,27 @@ const AHEAD: usize = 1024;
 /// Words that follow the inputs of a row, per block: the input's scale, then what undoes the weights' bias.
 pub(crate) const NOTES: usize = 4;
 
-/// N packed input rows as their words: all blocks' inputs, then all blocks' notes.
+/// Most input rows of one walk: their sums for a band leave room in the first-level cache.
+pub(super) const ROWS: usize = 16;
+
+/// A span of N packed input rows as their words: inputs, and notes.
 struct Inputs<'a, const N: usize> {
     words: [&'a [i32]; N],
     notes: [&'a [[i32; NOTES]]; N],
 }
 
 impl<'a, const N: usize> Inputs<'a, N> {
+    /// Rows from `first` on. They have `blocks` blocks of so many words, whose notes come behind them all.
     #[inline(always)]
-    fn new(rows: [&'a [Line]; N], blocks: usize, block_words: usize) -> Self {
+    fn new(x: &'a PackedRows, first: usize, span: Range<usize>, blocks: usize, block_words: usize) -> Self {
         let mut inputs = Self { words: [&[]; N], notes: [&[]; N] };
         for n in 0..N {
-            let lines = rows[n];
+            let lines = x.row(first + n);
             // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
             let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
             let (words, notes) = words.split_at(blocks * block_words);
-            (inputs.words[n], inputs.notes[n]) = (words, &notes.as_chunks().0[..blocks]);
+            inputs.words[n] = &words[span.start * block_words..span.end * block_words];
+            inputs.notes[n] = &notes.as_chunks().0[span.clone()];
         }
         inputs
     }
@@ -51,7 +59,7 @@ impl<'a, const N: usize> Inputs<'a, N> {
 trait PanelFormat<S: Simd> {
     /// Words of a block of input.
     const WORDS: usize;
-    /// Adds block `block` to the sums of N inputs.
+    /// Adds block `block` of the span to the sums of N inputs.
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]);
 }
 
@@ -73,7 +81,8 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
         let at = block * <Self as PanelFormat<S>>::WORDS;
-        let ints = S::dot_bytes(quads, panel.ahead::<QUADS>(block, AHEAD), &inputs.words, at, inputs.note(block, 1));
+        let ahead = panel.ahead::<QUADS>(block, AHEAD);
+        let ints = S::dot_bytes::<N, true>(quads, ahead, &inputs.words, at, inputs.note(block, 1));
         scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
     }
 }
@@ -129,7 +138,7 @@ impl<S: Simd> PanelFormat<S> for Q6K {
         for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
             let at = (2 * block + half) * <Self as PanelFormat<S>>::WORDS / 2;
             let ahead = panel.ahead::<6>(block, AHEAD + half * size_of_val(quads));
-            let ints = S::dot_bytes(quads, ahead, &inputs.words, at, inputs.note(block, 1 + half));
+            let ints = S::dot_bytes::<N, false>(quads, ahead, &inputs.words, at, inputs.note(block, 1 + half));
             let scales = signed_scales::<S>(d, &scales[half]);
             scaled::<S, N>(sums, ints, scales, inputs.note(block, 0));
         }
@@ -169,68 +178,104 @@ impl WeightBlock<'_> {
 
     #[inline(always)]
     fn walk_format<S: Simd, T: PanelFormat<S>>(&self) {
-        let mut first = 0;
-        while first < self.x.rows() {
-            let left = self.x.rows() - first;
-            let count = left.div_ceil(left.div_ceil(S::PANEL_ROWS));
-            match count {
-                1 => self.panels::<S, T, 1>(first),
-                2 => self.panels::<S, T, 2>(first),
-                3 => self.panels::<S, T, 3>(first),
-                4 => self.panels::<S, T, 4>(first),
-                5 => self.panels::<S, T, 5>(first),
-                6 => self.panels::<S, T, 6>(first),
-                7 => self.panels::<S, T, 7>(first),
-                _ => self.panels::<S, T, 8>(first),
+        for first in (0..self.x.rows()).step_by(ROWS) {
+            let inputs = first..self.x.rows().min(first + ROWS);
+            for rows in self.bands() {
+                // Set by the first span: a short walk would feel it if they were cleared.
+                let mut sums = [[MaybeUninit::<Line>::uninit(); ROWS]; BAND];
+                let panels = rows.start / PANEL..rows.end.div_ceil(PANEL);
+                for span in 0..self.linear.weight().cols().div_ceil(BLOCK).div_ceil(SPAN) {
+                    self.span::<S, T>(panels.clone(), span, inputs.clone(), &mut sums);
+                }
+                for (row, sums) in rows.step_by(PANEL).zip(&sums) {
+                    for (n, sums) in inputs.clone().zip(sums) {
+                        // SAFETY: the first span has set the sums of these inputs.
+                        self.put(n, row, unsafe { &sums.assume_init_ref().0 });
+                    }
+                }
             }
-            first += count;
         }
     }
 
-    /// Input rows `first .. first + N` over the block's panels.
+    /// A span of some panels of a band.
     #[inline(always)]
-    fn panels<S: Simd, T: PanelFormat<S>, const N: usize>(&self, first: usize) {
+    fn span<S: Simd, T: PanelFormat<S>>(
+        &self,
+        panels: Range<usize>,
+        span: usize,
+        inputs: Range<usize>,
+        sums: &mut [[MaybeUninit<Line>; ROWS]; BAND],
+    ) {
+        let start = panels.start;
+        // Side by side go the halves of a band, each as long as can be. With more inputs, multiplying takes longer than
+        // memory does.
+        let half = if inputs.len() <= 2 { panels.len() / 2 } else { 0 };
+        let (left, right) = sums.split_at_mut(half);
+        for (p, (left, right)) in left.iter_mut().zip(&mut *right).enumerate() {
+            let panels = [start + p, start + half + p];
+            match inputs.len() {
+                1 => self.panels::<S, T, 1, 2>(panels, span, inputs.start, [left, right]),
+                _ => self.panels::<S, T, 2, 2>(panels, span, inputs.start, [left, right]),
+            }
+        }
+        for (panel, sums) in (start + 2 * half..panels.end).zip(&mut right[half..]) {
+            let mut first = inputs.start;
+            while first < inputs.end {
+                let (left, sums) = (inputs.end - first, [&mut sums[first - inputs.start..]]);
+                let count = left.div_ceil(left.div_ceil(S::PANEL_ROWS));
+                match count {
+                    1 => self.panels::<S, T, 1, 1>([panel], span, first, sums),
+                    2 => self.panels::<S, T, 2, 1>([panel], span, first, sums),
+                    3 => self.panels::<S, T, 3, 1>([panel], span, first, sums),
+                    4 => self.panels::<S, T, 4, 1>([panel], span, first, sums),
+                    5 => self.panels::<S, T, 5, 1>([panel], span, first, sums),
+                    6 => self.panels::<S, T, 6, 1>([panel], span, first, sums),
+                    7 => self.panels::<S, T, 7, 1>([panel], span, first, sums),
+                    _ => self.panels::<S, T, 8, 1>([panel], span, first, sums),
+                }
+                first += count;
+            }
+        }
+    }
+
+    /// A span of P panels times N inputs from `first` on, added to their sums.
+    #[inline(always)]
+    fn panels<S: Simd, T: PanelFormat<S>, const N: usize, const P: usize>(
+        &self,
+        panels: [usize; P],
+        span: usize,
+        first: usize,
+        lines: [&mut [MaybeUninit<Line>]; P],
+    ) {
         if N > S::PANEL_ROWS {
             return;
         }
         let weight = self.linear.weight();
-        let blocks = weight.cols().div_ceil(BLOCK);
-        let inputs = Inputs::new(std::array::from_fn::<_, N, _>(|n| self.x.row(first + n)), blocks, T::WORDS);
-        let mut row = self.rows.start;
-        // With more inputs, multiplying takes longer than memory does.
-        while N <= 2 && row + PANEL < self.rows.end {
-            self.panels_at::<S, T, N, 2>(row, first, &inputs);
-            row += 2 * PANEL;
-        }
-        while row < self.rows.end {
-            self.panels_at::<S, T, N, 1>(row, first, &inputs);
-            row += PANEL;
-        }
-    }
-
-    /// Input rows `first .. first + N` over P panels from weight row `row` on.
-    #[inline(always)]
-    fn panels_at<S: Simd, T: PanelFormat<S>, const N: usize, const P: usize>(
-        &self,
-        row: usize,
-        first: usize,
-        inputs: &Inputs<'_, N>,
-    ) {
-        let weight = self.linear.weight();
-        let panels: [Panel<'_>; P] = std::array::from_fn(|p| weight.panel(row / PANEL + p));
+        let panels: [Panel<'_>; P] = std::array::from_fn(|p| weight.panel(panels[p], span));
+        let (blocks, here) = (weight.cols().div_ceil(BLOCK), span * SPAN..span * SPAN + panels[0].blocks());
+        let inputs = Inputs::<N>::new(self.x, first, here.clone(), blocks, T::WORDS);
+        // In registers.
         let mut sums = [[S::splat(0.0); N]; P];
-        for block in 0..weight.cols().div_ceil(BLOCK) {
+        if span > 0 {
+            for p in 0..P {
+                for n in 0..N {
+                    // SAFETY: the first span has set them.
+                    sums[p][n] = S::load(unsafe { &lines[p][n].assume_init_ref().0 });
+                }
+            }
+        }
+        for block in 0..here.len() {
             // No loop: the compiler would keep the sums in memory.
-            T::add(&panels[0], block, inputs, &mut sums[0]);
+            T::add(&panels[0], block, &inputs, &mut sums[0]);
             if P == 2 {
-                T::add(&panels[P - 1], block, inputs, &mut sums[P - 1]);
+                T::add(&panels[P - 1], block, &inputs, &mut sums[P - 1]);
             }
         }
         for p in 0..P {
             for n in 0..N {
                 let mut lanes = [0.0; LANES];
                 S::store(sums[p][n], &mut lanes);
-                self.put(first + n, row + p * PANEL, &lanes);
+                lines[p][n].write(Line(lanes));
             }
         }
     }

@@ -5,21 +5,17 @@
 
 use super::{Lanes, SIDE, WeightBlock};
 use crate::ops::linear::cpu::panels::{NOTES, signed_scales, sixes};
-use crate::quant::{PANEL, Panel};
+use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd, prefetch_far};
-use std::arch::x86_64::{__m512i, _mm512_add_epi32, _mm512_load_si512, _mm512_set1_epi32};
+use std::arch::x86_64::{__m512i, _mm512_load_si512};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Most input rows of one walk, and the groups of 16 that they make.
 const ROWS: usize = GROUPS * SIDE;
 const GROUPS: usize = 4;
-/// Panels whose sums are written at once: a line here and a line there takes a fifth of a short walk's time.
-const PANELS: usize = 8;
-/// Blocks of a panel that every group meets before the next: as bytes they fit the first-level cache.
-const SPAN: usize = 64;
 /// Bytes ahead of their use at which weights are asked for in the first-level cache, and in the second.
 const NEAR: usize = 2560;
 const FAR: usize = 6144;
@@ -31,7 +27,7 @@ impl WeightBlock<'_> {
         let blocks = weight.cols().div_ceil(BLOCK);
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch { ints: [MaybeUninit::uninit(); DOTS], bytes: [MaybeUninit::uninit(); SPAN] };
-        let mut sums = [[MaybeUninit::<[Line; SIDE]>::uninit(); GROUPS]; PANELS];
+        let mut sums = [[MaybeUninit::<[Line; SIDE]>::uninit(); GROUPS]; BAND];
         let mut first = 0;
         while first < self.x.rows() {
             let count = (self.x.rows() - first).min(ROWS);
@@ -44,31 +40,27 @@ impl WeightBlock<'_> {
             // SAFETY: the level is what the caller says.
             let tiles = unsafe { Tiles::new([totals, totals, totals, totals, inputs, inputs, weights, weights]) };
             // Of several groups the last asks for what the first will walk over next.
-            let far = match groups {
-                1 => FAR,
-                _ if blocks <= SPAN => weight.byte_len() / weight.rows().div_ceil(PANEL),
-                _ => SPAN * T::STORED_QUADS * QUAD,
-            };
-            for row in self.rows.clone().step_by(PANELS * PANEL) {
-                let panels = (row..self.rows.end.min(row + PANELS * PANEL)).step_by(PANEL);
-                for (row, sums) in panels.clone().zip(&mut sums) {
-                    let panel = weight.panel(row / PANEL);
+            let far = if groups == 1 { FAR } else { SPAN * T::STORED_QUADS * QUAD };
+            for rows_here in self.bands() {
+                let panels = rows_here.clone().step_by(PANEL);
+                for sums in &mut sums {
                     sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
-                    for span in (0..blocks).step_by(SPAN) {
+                }
+                for span in 0..blocks.div_ceil(SPAN) {
+                    for (row, sums) in panels.clone().zip(&mut sums) {
+                        let panel = weight.panel(row / PANEL, span);
                         for (group, sums) in sums[..groups].iter_mut().enumerate() {
                             // All rows are there.
-                            let inputs = self.x.rows_from(start(group), rows).as_ptr().cast::<u8>();
+                            let row = self.x.rows_from(start(group), rows).as_ptr().cast::<u8>();
                             let mut walk = SpanWalk {
                                 tiles: &tiles,
                                 panel,
-                                blocks: span..blocks.min(span + SPAN),
                                 rows,
-                                inputs,
-                                notes: inputs.wrapping_add(blocks * BLOCK),
+                                inputs: row.wrapping_add(span * SPAN * BLOCK),
+                                notes: row.wrapping_add(blocks * BLOCK + span * SPAN * size_of::<[i32; NOTES]>()),
                                 stride: self.x.row_bytes(),
                                 far,
                                 is_first: group == 0,
-                                kept: if groups == 1 { RING } else { SPAN },
                                 scratch: &mut scratch,
                             };
                             // SAFETY: tiles are configured for so many rows and this format; a row has 32 bytes and 4 notes
@@ -104,17 +96,14 @@ impl WeightBlock<'_> {
 const DOTS: usize = 4;
 /// Blocks that are unpacked ahead.
 const UNPACKED: usize = 8;
-/// Unpacked blocks that one group needs at a time.
-const RING: usize = 16;
 
 /// A span of one panel times a group of input rows.
 struct SpanWalk<'a> {
     tiles: &'a Tiles,
     panel: Panel<'a>,
-    blocks: Range<usize>,
     /// How many input rows there are.
     rows: usize,
-    /// Where the first one's inputs start, and its notes.
+    /// Where the first one's inputs of the span start, and its notes.
     inputs: *const u8,
     notes: *const u8,
     /// Bytes from one row to the next.
@@ -123,8 +112,6 @@ struct SpanWalk<'a> {
     far: usize,
     /// Whether it is the first group that walks over the span.
     is_first: bool,
-    /// How many unpacked blocks are kept, a power of two: RING or, for other groups, SPAN.
-    kept: usize,
     scratch: &'a mut Scratch,
 }
 
@@ -158,7 +145,7 @@ impl SpanWalk<'_> {
         for n in 0..SIDE {
             sums[n] = Lanes::load(&lines[n].0);
         }
-        let dots = T::DOTS * self.blocks.len();
+        let dots = T::DOTS * self.panel.blocks();
         if self.is_first {
             self.unpack::<T>(0..UNPACKED);
         }
@@ -192,8 +179,8 @@ impl SpanWalk<'_> {
     #[inline(always)]
     fn unpack<T: TileFormat>(&mut self, places: Range<usize>) {
         if T::STORED_QUADS < QUADS {
-            for place in places.start..places.end.min(self.blocks.len()) {
-                self.scratch.bytes[place & (self.kept - 1)].write(T::unpack(&self.panel, self.blocks.start + place));
+            for place in places.start..places.end.min(self.panel.blocks()) {
+                self.scratch.bytes[place].write(T::unpack(&self.panel, place));
             }
         }
     }
@@ -207,14 +194,13 @@ impl SpanWalk<'_> {
         if dot >= dots {
             return;
         }
-        let (place, part) = (dot / T::DOTS, dot % T::DOTS);
-        let block = self.blocks.start + place;
+        let (block, part) = (dot / T::DOTS, dot % T::DOTS);
         // SAFETY: the caller's; a tile of sums has at most 16 lines.
         unsafe {
             let quads = if T::STORED_QUADS == QUADS {
                 self.panel.ahead::<QUADS>(block, 0)
             } else {
-                self.scratch.bytes.as_ptr().add(place & (self.kept - 1)).cast()
+                self.scratch.bytes.as_ptr().add(block).cast()
             };
             self.tiles.zero::<C>();
             self.tiles.load::<B>(quads.add(part * T::QUADS * QUAD), QUAD);
@@ -239,8 +225,7 @@ impl SpanWalk<'_> {
         if dot >= dots {
             return;
         }
-        let (place, part) = (dot / T::DOTS, dot % T::DOTS);
-        let block = self.blocks.start + place;
+        let (block, part) = (dot / T::DOTS, dot % T::DOTS);
         let (scales, minima) = (T::scales(&self.panel, block, part), T::minima(&self.panel, block));
         let ahead = self.panel.ahead::<1>(block * T::STORED_QUADS + part * T::ASKED, NEAR);
         let ask = |quad: usize| {
@@ -254,24 +239,23 @@ impl SpanWalk<'_> {
         let ints = self.scratch.ints[C].as_ptr().cast::<[i32; LANES]>();
         let mut row = self.notes.wrapping_add(block * size_of::<[i32; NOTES]>()).wrapping_sub(self.stride);
         for_rows!(rows, N, {
-            if N * T::ASKED % SIDE < T::ASKED {
+            if FULL && N * T::ASKED % SIDE < T::ASKED {
                 ask(N * T::ASKED / SIDE);
+            }
+            if !FULL && N < T::ASKED {
+                ask(N);
             }
             row = row.wrapping_add(self.stride);
             // SAFETY: the caller's; notes are aligned as words, and integers as lines.
-            let (notes, mut int): (&[i32; NOTES], __m512i) =
+            let (notes, int): (&[i32; NOTES], __m512i) =
                 unsafe { (&*row.cast(), _mm512_load_si512(ints.add(N).cast())) };
-            if T::HAS_BIAS {
-                // SAFETY: the level has AVX-512.
-                int = unsafe { _mm512_add_epi32(int, _mm512_set1_epi32(notes[1 + part])) };
-            }
             let input = Lanes::splat(f32::from_bits(notes[0] as u32));
             sums[N] = Lanes::fma(Lanes::mul(Lanes::from_i32(int), scales), input, sums[N]);
             if let Some(minima) = minima {
                 sums[N] = Lanes::fma(minima, Lanes::splat(f32::from_bits(notes[1] as u32)), sums[N]);
             }
         });
-        for quad in (rows * T::ASKED).div_ceil(SIDE)..T::ASKED {
+        for quad in rows..T::ASKED {
             ask(quad);
         }
     }
@@ -300,9 +284,7 @@ pub(super) trait TileFormat {
     /// Quads in which a block is stored, and those that are asked for with each dot.
     const STORED_QUADS: usize;
     const ASKED: usize = Self::STORED_QUADS / Self::DOTS;
-    /// Whether notes 1 and on undo the weights' bias.
-    const HAS_BIAS: bool;
-    /// The block's quads as bytes, where they are stored otherwise.
+    /// The block's quads as signed bytes, where they are stored otherwise.
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes;
     /// The scales of a dot: f16, unless the format says otherwise.
     #[inline(always)]
@@ -320,7 +302,6 @@ pub(super) struct Q8_0;
 impl TileFormat for Q8_0 {
     const DOTS: usize = 1;
     const STORED_QUADS: usize = QUADS;
-    const HAS_BIAS: bool = true;
 
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
@@ -333,11 +314,10 @@ pub(super) struct Q4_0;
 impl TileFormat for Q4_0 {
     const DOTS: usize = 1;
     const STORED_QUADS: usize = QUADS / 2;
-    const HAS_BIAS: bool = true;
 
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
-        nibbles(panel.quads(block))
+        unbiased(nibbles(panel.quads(block)), BlockFormat::Q4_0)
     }
 }
 
@@ -346,7 +326,6 @@ pub(super) struct Q4K;
 impl TileFormat for Q4K {
     const DOTS: usize = 1;
     const STORED_QUADS: usize = QUADS / 2;
-    const HAS_BIAS: bool = false;
 
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
@@ -369,11 +348,10 @@ pub(super) struct Q6K;
 impl TileFormat for Q6K {
     const DOTS: usize = 2;
     const STORED_QUADS: usize = 6;
-    const HAS_BIAS: bool = true;
 
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
-        sixes(panel.quads(block))
+        unbiased(sixes(panel.quads(block)), BlockFormat::Q6K)
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F {
@@ -390,6 +368,18 @@ fn nibbles(packed: &[[u8; QUAD]; QUADS / 2]) -> Bytes {
         for (i, both) in packed.iter().enumerate() {
             bytes[quad][i] = both & 15;
             bytes[QUADS / 2 + quad][i] = both >> 4;
+        }
+    }
+    bytes
+}
+
+/// Bytes of a format without its bias.
+#[inline(always)]
+fn unbiased(mut bytes: Bytes, format: BlockFormat) -> Bytes {
+    let bias = format.bias() as u8;
+    for quad in &mut bytes {
+        for byte in quad {
+            *byte = byte.wrapping_sub(bias);
         }
     }
     bytes
