@@ -43,7 +43,7 @@ impl WeightBlock<'_> {
             let far = if groups == 1 { FAR } else { SPAN * T::STORED_QUADS * QUAD };
             for rows_here in self.bands() {
                 let panels = rows_here.clone().step_by(PANEL);
-                for sums in &mut sums {
+                for sums in &mut sums[..panels.len()] {
                     sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
                 }
                 for span in 0..blocks.div_ceil(SPAN) {
