@@ -8,7 +8,7 @@
 use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
 use crate::exec::Exec;
-use crate::quant::{BAND, BlockFormat, PANEL, Panel, PanelLayout, encode_row};
+use crate::quant::{BAND_ROWS, BlockFormat, PANEL, Panel, PanelLayout, encode_row};
 use crate::simd::int8::BLOCK;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
 use half::{bf16, f16};
@@ -192,9 +192,8 @@ impl Weight {
         let [rows, cols] = shape;
         let layout = PanelLayout::new(format, shape);
         let mut bytes = AlignedBytes::zeroed(layout.bytes());
-        let band_rows = BAND * PANEL;
         bytes.as_mut().par_chunks_mut(layout.band_bytes().max(1)).enumerate().for_each(|(band, out)| {
-            for row in band * band_rows..rows.min((band + 1) * band_rows) {
+            for row in band * BAND_ROWS..rows.min((band + 1) * BAND_ROWS) {
                 blocks(row, &mut |index, block| layout.put(out, row, index, block));
             }
         });

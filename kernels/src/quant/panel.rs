@@ -18,6 +18,8 @@ use half::f16;
 pub(crate) const PANEL: usize = LANES;
 /// Panels of a band: the last one may have fewer.
 pub(crate) const BAND: usize = 8;
+/// Weight rows of a band.
+pub(crate) const BAND_ROWS: usize = BAND * PANEL;
 /// Blocks of a span: the last one may have fewer.
 pub(crate) const SPAN: usize = 16;
 /// Blocks of a super-block.

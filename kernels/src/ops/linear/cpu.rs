@@ -14,7 +14,7 @@ pub(super) use panels::NOTES;
 
 use super::PackedRows;
 use crate::blocks::Linear;
-use crate::quant::{BAND, PANEL};
+use crate::quant::{BAND_ROWS, PANEL};
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, unpadded};
 use crate::weight::Arrangement;
@@ -59,9 +59,9 @@ impl WeightBlock<'_> {
     /// The block's weight rows of each band that it meets.
     #[inline(always)]
     fn bands(&self) -> impl Iterator<Item = Range<usize>> {
-        const ROWS: usize = BAND * PANEL;
         let Range { start, end } = self.rows;
-        (start / ROWS..end.div_ceil(ROWS)).map(move |band| start.max(band * ROWS)..end.min((band + 1) * ROWS))
+        let bands = start / BAND_ROWS..end.div_ceil(BAND_ROWS);
+        bands.map(move |band| start.max(band * BAND_ROWS)..end.min((band + 1) * BAND_ROWS))
     }
 
     /// Writes what input row `n` gives for the 16 weight rows from `row` on, as many as the block has.

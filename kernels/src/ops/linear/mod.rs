@@ -19,7 +19,7 @@ pub use pack::PackedRows;
 use crate::blocks::Linear;
 use crate::exec::Exec;
 use crate::profile::Op;
-use crate::quant::{BAND, PANEL};
+use crate::quant::{BAND_ROWS, PANEL};
 use crate::shared::SharedMut;
 use cpu::WeightBlock;
 use std::ops::Range;
@@ -92,9 +92,8 @@ impl<'a> Part<'a> {
         let fitting = (most_bytes / row_bytes).clamp(BLOCK_ROWS.start, most_rows);
         // Whole bands, or whole tiles, where that costs the balance little: matrix instructions go over two or four panels
         // at once, and a band lies in the order of a walk.
-        let band = BAND * PANEL;
-        let block_rows = if weight.dtype().is_quantised() && most_rows >= band && fitting >= band / 2 {
-            (fitting / band).max(1) * band
+        let block_rows = if weight.dtype().is_quantised() && most_rows >= BAND_ROWS && fitting >= BAND_ROWS / 2 {
+            (fitting / BAND_ROWS).max(1) * BAND_ROWS
         } else {
             fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { PANEL })
         };

@@ -42,18 +42,18 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     ) -> [__m512i; N] {
         let inputs = words(inputs, at, quads.len());
         let mut sums = splat_each(first);
-        for at in 0..quads.len() {
+        for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
             Self::prefetch(ahead.wrapping_add(at * QUAD));
             prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
-            // SAFETY: AVX-512 VNNI by the level's contract; there are as many quads, and words.
+            // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
-                let mut weights = _mm512_loadu_si512(quads.as_ptr().add(at).cast());
+                let mut weights = _mm512_loadu_si512(quad.as_ptr().cast());
                 if SIGNED {
                     weights = _mm512_xor_si512(weights, _mm512_set1_epi8(i8::MIN));
                 }
-                for n in 0..N {
-                    sums[n] = _mm512_dpbusd_epi32(sums[n], weights, _mm512_set1_epi32(*inputs[n].get_unchecked(at)));
+                for (sum, input) in sums.iter_mut().zip(inputs) {
+                    *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(input[at]));
                 }
             }
         }
@@ -69,18 +69,18 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     ) -> [__m512i; N] {
         let inputs = words(inputs, at, 8);
         let mut sums = splat_each(first);
-        for at in 0..quads.len() {
+        for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
             Self::prefetch(ahead.wrapping_add(at * QUAD));
             prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
-            // SAFETY: AVX-512 VNNI by the level's contract; there are 4 quads, and 8 words.
+            // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
-                let (weights, mask) = (_mm512_loadu_si512(quads.as_ptr().add(at).cast()), _mm512_set1_epi8(15));
+                let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));
                 let low = _mm512_and_si512(weights, mask);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
-                for n in 0..N {
-                    sums[n] = _mm512_dpbusd_epi32(sums[n], low, _mm512_set1_epi32(*inputs[n].get_unchecked(at)));
-                    sums[n] = _mm512_dpbusd_epi32(sums[n], high, _mm512_set1_epi32(*inputs[n].get_unchecked(4 + at)));
+                for (sum, input) in sums.iter_mut().zip(inputs) {
+                    *sum = _mm512_dpbusd_epi32(*sum, low, _mm512_set1_epi32(input[at]));
+                    *sum = _mm512_dpbusd_epi32(*sum, high, _mm512_set1_epi32(input[4 + at]));
                 }
             }
         }

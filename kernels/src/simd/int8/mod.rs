@@ -93,11 +93,3 @@ fn words<'a, const N: usize>(inputs: &[&'a [i32]; N], at: usize, len: usize) -> 
     }
     words
 }
-
-/// `len`, which the compiler does not know to be that: it leaves a loop of so many turns a loop. Unrolled, a block's quads
-/// or inputs are all loaded at once, where registers spill and the loads no longer follow the order of memory.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn left_rolled(len: usize) -> usize {
-    std::hint::black_box(len)
-}

@@ -26,9 +26,8 @@ impl Int8 for Portable {
         let inputs = words(inputs, at, quads.len());
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
-            let quad = quad.map(|byte| if SIGNED { byte ^ 0x80 } else { byte });
             for (sums, input) in sums.iter_mut().zip(inputs) {
-                add_quad(sums, &quad, input[at]);
+                add_quad::<SIGNED>(sums, quad, input[at]);
             }
         }
         sums
@@ -46,8 +45,8 @@ impl Int8 for Portable {
         for (at, quad) in quads.iter().enumerate() {
             let (low, high) = (quad.map(|byte| byte & 15), quad.map(|byte| byte >> 4));
             for (sums, input) in sums.iter_mut().zip(inputs) {
-                add_quad(sums, &low, input[at]);
-                add_quad(sums, &high, input[4 + at]);
+                add_quad::<false>(sums, &low, input[at]);
+                add_quad::<false>(sums, &high, input[4 + at]);
             }
         }
         sums
@@ -55,11 +54,11 @@ impl Int8 for Portable {
 }
 
 #[inline(always)]
-fn add_quad(sums: &mut [i32; LANES], quad: &[u8; QUAD], input: i32) {
+fn add_quad<const SIGNED: bool>(sums: &mut [i32; LANES], quad: &[u8; QUAD], input: i32) {
     let input = input.to_le_bytes().map(|byte| i32::from(byte as i8));
     for (sum, weights) in sums.iter_mut().zip(quad.as_chunks::<4>().0) {
         for (weight, input) in weights.iter().zip(input) {
-            *sum += i32::from(*weight) * input;
+            *sum += i32::from(if SIGNED { *weight ^ 0x80 } else { *weight }) * input;
         }
     }
 }

@@ -189,7 +189,7 @@ impl WeightBlock<'_> {
                 }
                 for (row, sums) in rows.step_by(PANEL).zip(&sums) {
                     for (n, sums) in inputs.clone().zip(sums) {
-                        // SAFETY: the first span has set the sums of these inputs.
+                        // SAFETY: the first span has set the sums of these inputs; packed rows have columns, so there is one.
                         self.put(n, row, unsafe { &sums.assume_init_ref().0 });
                     }
                 }

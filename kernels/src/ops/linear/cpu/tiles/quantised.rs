@@ -41,8 +41,8 @@ impl WeightBlock<'_> {
             let tiles = unsafe { Tiles::new([totals, totals, totals, totals, inputs, inputs, weights, weights]) };
             // Of several groups the last asks for what the first will walk over next.
             let far = if groups == 1 { FAR } else { SPAN * T::STORED_QUADS * QUAD };
-            for rows_here in self.bands() {
-                let panels = rows_here.clone().step_by(PANEL);
+            for band in self.bands() {
+                let panels = band.step_by(PANEL);
                 for sums in &mut sums[..panels.len()] {
                     sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
                 }
@@ -51,13 +51,13 @@ impl WeightBlock<'_> {
                         let panel = weight.panel(row / PANEL, span);
                         for (group, sums) in sums[..groups].iter_mut().enumerate() {
                             // All rows are there.
-                            let row = self.x.rows_from(start(group), rows).as_ptr().cast::<u8>();
+                            let packed = self.x.rows_from(start(group), rows).as_ptr().cast::<u8>();
                             let mut walk = SpanWalk {
                                 tiles: &tiles,
                                 panel,
                                 rows,
-                                inputs: row.wrapping_add(span * SPAN * BLOCK),
-                                notes: row.wrapping_add(blocks * BLOCK + span * SPAN * size_of::<[i32; NOTES]>()),
+                                inputs: packed.wrapping_add(span * SPAN * BLOCK),
+                                notes: packed.wrapping_add(blocks * BLOCK + span * SPAN * size_of::<[i32; NOTES]>()),
                                 stride: self.x.row_bytes(),
                                 far,
                                 is_first: group == 0,
