@@ -27,7 +27,8 @@ fn run(exec: &Exec, linear: &Linear, x: &[f32]) -> Vec<f32> {
 
 #[test]
 fn agrees_with_the_reference() {
-    for shape in [[1, 1], [5, 16], [37, 100], [64, 32], [130, 95], [300, 64]] {
+    // The last has more than a band of rows and a span of columns.
+    for shape in [[1, 1], [5, 16], [37, 100], [64, 32], [130, 95], [300, 64], [150, 700]] {
         for dtype in DTYPES {
             let (layer, tolerance) = (made(dtype, shape, 7), if dtype == WeightDtype::Bf16 { BF16 } else { F32 });
             for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33] {
@@ -166,7 +167,9 @@ fn random_shapes_keep_a_rows_bits() {
         let draw = |index: u32, most: usize| {
             noise::bits(NoiseKey { seed: case, completion: 0, stream: 0 }, index) as usize % most + 1
         };
-        let (outs, ins, rows) = (draw(0, 40), draw(1, 160), draw(2, if case % 16 == 0 { 70 } else { 12 }));
+        // Now and then several bands and spans.
+        let [most_outs, most_ins] = if case % 32 == 1 { [300, 1200] } else { [40, 160] };
+        let (outs, ins, rows) = (draw(0, most_outs), draw(1, most_ins), draw(2, if case % 16 == 0 { 70 } else { 12 }));
         let dtype = DTYPES[draw(3, DTYPES.len()) - 1];
         let exec = &execs[draw(4, execs.len()) - 1];
         let alone = exec.with_pool(execs[0].pool().clone());
