@@ -154,7 +154,7 @@ pub struct CompareArgs {
     /// Only the first N prompts of the file
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Prompts submitted at once
+    /// Prompts in flight: one that ends makes room for the next
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub batch: usize,
     #[command(flatten)]

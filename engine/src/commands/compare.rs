@@ -12,7 +12,7 @@ use foretoken::request::RequestError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::contest::{self, Contender, Score};
+use super::contest::{self, Contender, Flight, Score};
 use super::prompts::{self, Line};
 use super::{UsageError, run};
 use crate::cli::CompareArgs;
@@ -113,24 +113,28 @@ fn request(args: &CompareArgs, contender: &Contender, line: &Line) -> anyhow::Re
 }
 
 fn take_turns(args: &CompareArgs, contenders: &mut [Contender], lines: &[Line]) -> anyhow::Result<()> {
-    // A batch is of one category, so that its time can be counted for it.
-    let batches: Vec<&[Line]> =
-        lines.chunk_by(|one, next| one.category == next.category).flat_map(|lines| lines.chunks(args.batch)).collect();
     let count = contenders.len();
     let bar = if std::io::stderr().is_terminal() {
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}, {eta} left").expect("a fixed template");
-        ProgressBar::new((batches.len() * count) as u64).with_style(style)
+        ProgressBar::new((lines.len() * count) as u64).with_style(style)
     } else {
         ProgressBar::hidden()
     };
-    for (number, batch) in batches.iter().enumerate() {
-        for turn in 0..count {
-            let contender = &mut contenders[(number + turn) % count];
-            bar.set_message(contender.name.clone());
-            let requests =
-                batch.iter().map(|line| request(args, contender, line)).collect::<anyhow::Result<Vec<_>>>()?;
-            contender.run(requests, batch[0].category.clone())?;
-            bar.inc(1);
+    // Those in flight are of one category, so that their time can be counted for it.
+    for lines in lines.chunk_by(|one, next| one.category == next.category) {
+        let flight = |contender: &Contender| {
+            let requests = lines.iter().map(|line| request(args, contender, line)).collect::<anyhow::Result<_>>()?;
+            Ok(Flight::new(requests, lines[0].category.clone(), args.batch))
+        };
+        let mut flights = contenders.iter().map(flight).collect::<anyhow::Result<Vec<_>>>()?;
+        for number in 0..lines.len().div_ceil(args.batch) {
+            for turn in 0..count {
+                let place = (number + turn) % count;
+                bar.set_message(contenders[place].name.clone());
+                let left = flights[place].left();
+                contenders[place].turn(&mut flights[place])?;
+                bar.inc((left - flights[place].left()) as u64);
+            }
         }
     }
     bar.finish_and_clear();

@@ -1,29 +1,45 @@
 //! The same prompts through several configs, in turns: what `demo` and `compare` measure.
 //!
-//! Time runs from the first token of a batch of prompts to its last: a single prompt is not in it, nor are several that fit
-//! one pass; of more, those that come in later passes are. Configs take turns prompt by prompt, so that a machine that
-//! speeds up or slows down does so for all.
+//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Time runs while as many
+//! are in flight as may be, from the first token on: of one at a time it is decoding alone, of more the passes of later
+//! prompts are in it, and the last ones' end, when fewer share each pass, is not. Configs take turns of as many prompts, so
+//! that a machine that speeds up or slows down does so for all.
 
-use std::collections::HashSet;
-use std::time::Instant;
+use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use foretoken::config::Sampling;
 use foretoken::metrics::SequenceStats;
 use foretoken::{Completion, Config, Engine, Event, Request};
+use foretoken_plugin_api::RequestId;
 use serde::Serialize;
 
 /// One config and what it has done so far.
 pub struct Contender {
     pub name: String,
     pub engine: Engine,
-    rounds: Vec<Round>,
+    turns: Vec<Turn>,
+    /// With their categories, in the order of the prompts once a flight has ended.
+    completions: Vec<(Option<String>, Completion)>,
 }
 
-/// What came of one batch of prompts.
-struct Round {
+/// Prompts of one category on their way through a contender.
+pub struct Flight {
     category: Option<String>,
-    completions: Vec<Completion>,
-    milliseconds: f64,
+    waiting: VecDeque<Request>,
+    /// Those in flight, with how many completions are to come.
+    flying: Vec<(RequestId, u32)>,
+    /// Most in flight at a time.
+    most: usize,
+    /// Whether there has been a token.
+    decodes: bool,
+}
+
+/// What was timed in a turn.
+struct Turn {
+    category: Option<String>,
+    tokens: usize,
+    time: Duration,
 }
 
 /// A contender's figures; times are of its decoding.
@@ -32,8 +48,8 @@ pub struct Score {
     pub tokens_per_second: f64,
     /// Over the first config's tokens per second.
     pub speed: f64,
-    /// Between which `speed` lies with 95 % confidence, as far as the batches tell, whose times are paired. From three
-    /// batches on. Where an engine's memory lies is the same for all of them and not in it: of a model that fits the caches,
+    /// Between which `speed` lies with 95 % confidence, as far as the turns tell, whose times are paired. From three
+    /// turns on. Where an engine's memory lies is the same for all of them and not in it: of a model that fits the caches,
     /// two engines of one config were seen 4 % apart.
     pub speed_interval: Option<[f64; 2]>,
     pub tokens_per_step: f64,
@@ -59,36 +75,67 @@ impl Contender {
         (sampling.max_tokens, sampling.n) = (8, 1);
         let request = text_request(&engine, "def ", sampling)?;
         complete(&mut engine, vec![request], &mut |_| ())?;
-        Ok(Self { name, engine, rounds: Vec::new() })
+        Ok(Self { name, engine, turns: Vec::new(), completions: Vec::new() })
     }
 
-    /// Completes a batch of prompts.
+    /// Completes prompts that are all in flight at once.
     pub fn run(&mut self, requests: Vec<Request>, category: Option<String>) -> anyhow::Result<()> {
-        let mut first = None;
-        let completions = complete(&mut self.engine, requests, &mut |event| {
-            if let Event::Token { .. } = event {
-                first.get_or_insert_with(Instant::now);
+        let most = requests.len();
+        self.turn(&mut Flight::new(requests, category, most))
+    }
+
+    /// Goes on until as many prompts of a flight have ended as may be in it, or all.
+    pub fn turn(&mut self, flight: &mut Flight) -> anyhow::Result<()> {
+        let mut turn = Turn { category: flight.category.clone(), tokens: 0, time: Duration::ZERO };
+        // Alone, a prompt's own pass is no decoding; among others it is what they wait for.
+        flight.decodes &= flight.most > 1;
+        let end = flight.left().saturating_sub(flight.most);
+        while flight.left() > end {
+            while flight.flying.len() < flight.most
+                && let Some(request) = flight.waiting.pop_front()
+            {
+                let completions = request.sampling.n;
+                flight.flying.push((self.engine.submit(request)?, completions));
             }
-        })?;
-        let milliseconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64() * 1e3);
-        self.rounds.push(Round { category, completions, milliseconds });
+            anyhow::ensure!(self.engine.has_work(), "the engine stopped without finishing the prompts");
+            let counts = flight.decodes && flight.flying.len() == flight.most;
+            let (start, mut tokens) = (Instant::now(), 0);
+            self.engine.step(&mut |event| match event {
+                Event::Token { .. } => tokens += 1,
+                Event::Finished(completion) => {
+                    flight.ended(completion.request);
+                    self.completions.push((flight.category.clone(), completion));
+                }
+            });
+            if counts {
+                turn.time += start.elapsed();
+                turn.tokens += tokens;
+            }
+            flight.decodes |= tokens > 0;
+        }
+        self.turns.push(turn);
+        if flight.left() == 0 {
+            self.completions.sort_by_key(|(_, completion)| (completion.request, completion.index));
+        }
         Ok(())
     }
 
     /// All completions, in the order of the prompts.
     pub fn completions(&self) -> impl Iterator<Item = &Completion> {
-        self.rounds.iter().flat_map(|round| &round.completions)
+        self.completions.iter().map(|(_, completion)| completion)
     }
 
     /// The figures beside those of `first`, of all prompts or those of a category.
     pub fn score(&self, first: &Self, category: Option<&str>) -> Score {
-        let (totals, first_totals) = (self.totals(category), first.totals(category));
-        let pairs = || self.of(category).zip(first.of(category));
-        let report = totals.stats.report(None);
+        let mut stats = SequenceStats::default();
+        self.of(category).for_each(|completion| stats.merge(&completion.stats));
+        let (turns, first_turns) = (self.timed(category), first.timed(category));
+        let pairs = self.of(category).zip(first.of(category));
+        let report = stats.report(None);
         Score {
-            tokens_per_second: totals.rate(),
-            speed: totals.rate() / first_totals.rate(),
-            speed_interval: speed_interval(&self.timed(category), &first.timed(category)),
+            tokens_per_second: rate(&turns, None),
+            speed: rate(&turns, None) / rate(&first_turns, None),
+            speed_interval: speed_interval(&turns, &first_turns),
             tokens_per_step: report.tokens_per_step,
             steps: report.steps,
             drafted: report.drafted,
@@ -97,58 +144,55 @@ impl Contender {
             draft_ms: report.draft_ms,
             verify_ms: report.verify_ms,
             overhead_ms: report.overhead_ms,
-            completions: totals.completions,
-            equal: pairs()
-                .flat_map(|(round, first)| round.completions.iter().zip(&first.completions))
-                .filter(|(completion, first)| completion.tokens() == first.tokens())
-                .count(),
+            completions: self.of(category).count(),
+            equal: pairs.filter(|(completion, first)| completion.tokens() == first.tokens()).count(),
         }
     }
 
-    fn of(&self, category: Option<&str>) -> impl Iterator<Item = &Round> {
-        self.rounds.iter().filter(move |round| category.is_none() || round.category.as_deref() == category)
+    fn of(&self, category: Option<&str>) -> impl Iterator<Item = &Completion> {
+        let of_it = move |of: &Option<String>| category.is_none() || of.as_deref() == category;
+        self.completions.iter().filter(move |(of, _)| of_it(of)).map(|(_, completion)| completion)
     }
 
-    /// Tokens and milliseconds of each batch.
+    /// Tokens and seconds of each turn.
     fn timed(&self, category: Option<&str>) -> Vec<(usize, f64)> {
-        self.of(category).map(|round| (round.tokens(), round.milliseconds)).collect()
+        let turns = self.turns.iter().filter(|turn| category.is_none() || turn.category.as_deref() == category);
+        turns.map(|turn| (turn.tokens, turn.time.as_secs_f64())).collect()
+    }
+}
+
+impl Flight {
+    /// With at most `most` in flight at a time.
+    pub fn new(requests: Vec<Request>, category: Option<String>, most: usize) -> Self {
+        let most = most.min(requests.len());
+        Self { category, waiting: requests.into(), flying: Vec::new(), most, decodes: false }
     }
 
-    fn totals(&self, category: Option<&str>) -> Totals {
-        let mut totals = Totals { stats: SequenceStats::default(), milliseconds: 0.0, tokens: 0, completions: 0 };
-        for round in self.of(category) {
-            totals.milliseconds += round.milliseconds;
-            totals.tokens += round.tokens();
-            totals.completions += round.completions.len();
-            round.completions.iter().for_each(|completion| totals.stats.merge(&completion.stats));
+    /// Prompts that have not ended.
+    pub fn left(&self) -> usize {
+        self.waiting.len() + self.flying.len()
+    }
+
+    /// A completion of `request` has ended.
+    fn ended(&mut self, request: RequestId) {
+        if let Some((_, left)) = self.flying.iter_mut().find(|(flying, _)| *flying == request) {
+            *left -= 1;
         }
-        totals
+        self.flying.retain(|(_, left)| *left > 0);
     }
 }
 
-impl Round {
-    /// The first token of each completion comes with the prompt's pass, before the time starts.
-    fn tokens(&self) -> usize {
-        self.completions.iter().map(|completion| completion.tokens().len().saturating_sub(1)).sum()
-    }
-}
-
-/// The speed of `own` over `first`, tokens and milliseconds of the same batches: its logarithm is jackknifed, by how it
-/// changes when one batch is left out, for each of them.
+/// The speed of `own` over `first`, tokens and seconds of the same turns: its logarithm is jackknifed, by how it changes
+/// when one turn is left out, for each of them.
 fn speed_interval(own: &[(usize, f64)], first: &[(usize, f64)]) -> Option<[f64; 2]> {
-    let rate_without = |batches: &[(usize, f64)], left_out: usize| {
-        let kept = batches.iter().enumerate().filter(|(place, _)| *place != left_out);
-        let (tokens, milliseconds) = kept.fold((0, 0.0), |sum, (_, batch)| (sum.0 + batch.0, sum.1 + batch.1));
-        rate(tokens, milliseconds)
-    };
-    let speed = |left_out: usize| (rate_without(own, left_out) / rate_without(first, left_out)).ln();
-    let batches = own.len().min(first.len());
-    let count = batches as f64;
-    let mean = (0..batches).map(speed).sum::<f64>() / count;
-    let variance = (0..batches).map(|batch| (speed(batch) - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
+    let turns = own.len().min(first.len());
+    let speed = |left_out: Option<usize>| (rate(own, left_out) / rate(first, left_out)).ln();
+    let count = turns as f64;
+    let mean = (0..turns).map(|turn| speed(Some(turn))).sum::<f64>() / count;
+    let variance = (0..turns).map(|turn| (speed(Some(turn)) - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
     let reach = student_97(count - 1.0) * variance.sqrt();
-    let interval = [-1.0, 1.0].map(|side: f64| (speed(batches) + side * reach).exp());
-    (batches >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
+    let interval = [-1.0, 1.0].map(|side: f64| (speed(None) + side * reach).exp());
+    (turns >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
 }
 
 /// The 97.5 % quantile of Student's t by its expansion at the normal one (Abramowitz and Stegun, 26.7.5): 4.27 instead of
@@ -157,22 +201,11 @@ fn student_97(degrees: f64) -> f64 {
     [1.960, 2.372, 2.822, 2.556, 1.590].iter().rev().fold(0.0, |sum, term| sum / degrees + term)
 }
 
-struct Totals {
-    stats: SequenceStats,
-    milliseconds: f64,
-    tokens: usize,
-    completions: usize,
-}
-
-impl Totals {
-    fn rate(&self) -> f64 {
-        rate(self.tokens, self.milliseconds)
-    }
-}
-
-/// Tokens a second.
-fn rate(tokens: usize, milliseconds: f64) -> f64 {
-    if milliseconds > 0.0 { tokens as f64 * 1e3 / milliseconds } else { 0.0 }
+/// Tokens a second over turns, without one of them.
+fn rate(turns: &[(usize, f64)], left_out: Option<usize>) -> f64 {
+    let kept = turns.iter().enumerate().filter(|(place, _)| Some(*place) != left_out);
+    let (tokens, seconds) = kept.fold((0, 0.0), |sum, (_, turn)| (sum.0 + turn.0, sum.1 + turn.1));
+    if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
 /// A request for the text after `prompt`.
@@ -258,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn batches_of_one_ratio_leave_no_doubt_and_others_do() {
+    fn turns_of_one_ratio_leave_no_doubt_and_others_do() {
         let first = [(10, 10.0), (20, 25.0), (30, 28.0), (10, 11.0)];
         let twice = first.map(|(tokens, milliseconds)| (tokens, milliseconds / 2.0));
-        let [low, high] = speed_interval(&twice, &first).expect("four batches");
+        let [low, high] = speed_interval(&twice, &first).expect("four turns");
         assert!((low - 2.0).abs() < 1e-9 && (high - 2.0).abs() < 1e-9, "{low} to {high}");
         let mixed = [(10, 5.0), (20, 10.0), (30, 19.0), (10, 4.0)];
-        let [low, high] = speed_interval(&mixed, &first).expect("four batches");
+        let [low, high] = speed_interval(&mixed, &first).expect("four turns");
         assert!(low < 1.8 && high > 2.1, "{low} to {high}");
         assert_eq!(speed_interval(&twice[..2], &first[..2]), None);
     }
