@@ -20,7 +20,7 @@ use crate::engine::{Core, Engine, Target, Totals};
 use crate::model::rows::Rows;
 use crate::model::{Architecture, Decoder, DecoderError, is_model};
 use crate::plugins::host::{EngineHost, Shared};
-use crate::plugins::lanes::Lanes;
+use crate::plugins::lanes::{HiddenFormat, Lanes};
 use crate::plugins::load::LoadError;
 use crate::plugins::proposers::ProposerSlot;
 use crate::plugins::registry::Registry;
@@ -124,9 +124,9 @@ impl Engine {
         proposers.iter().try_for_each(|proposer| check_needs(proposer, &architecture))?;
 
         let decoder = Arc::new(Decoder::load(&config.model, config.dtype, exec)?);
-        for proposer in &proposers {
-            proposer.lanes.allocate(&proposer.needs.lanes, num_slots, shared.facts.hidden_size);
-        }
+        let (columns, level) = (shared.facts.hidden_size, decoder.exec().simd());
+        let format = HiddenFormat { columns, dtype: config.kv_dtype, level };
+        proposers.iter().for_each(|proposer| proposer.lanes.allocate(&proposer.needs.lanes, num_slots, format));
         let _ = shared.target.set(Arc::clone(&decoder));
         let buffers = StepBuffers::default();
         let target = Target { decoder, kv: KvStore::new(kv_shape, num_slots), rows: Rows::default() };

@@ -59,7 +59,7 @@ impl From<AlignedBytes> for SharedBytes {
 /// A buffer that holds whole huge pages starts one, since the system gives one only where all of it belongs to the buffer.
 /// What is left behind the last stays on small pages, so that a buffer takes no more memory than it has bytes.
 #[derive(Debug)]
-pub(crate) struct AlignedBytes {
+pub struct AlignedBytes {
     pages: MmapMut,
     start: usize,
     len: usize,
@@ -69,7 +69,8 @@ pub(crate) struct AlignedBytes {
 const HUGE_PAGE: usize = 2 << 20;
 
 impl AlignedBytes {
-    pub(crate) fn zeroed(len: usize) -> Self {
+    /// `len` zeros; pages are touched only when written.
+    pub fn zeroed(len: usize) -> Self {
         let huge = len / HUGE_PAGE * HUGE_PAGE;
         // What is never touched takes no memory.
         let spare = if huge > 0 { HUGE_PAGE } else { 0 };

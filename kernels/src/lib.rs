@@ -31,7 +31,7 @@ mod shared;
 mod simd;
 mod weight;
 
-pub use bytes::SharedBytes;
+pub use bytes::{AlignedBytes, SharedBytes};
 pub use error::KernelError;
 pub use exec::{Device, Exec};
 pub use noise::NoiseKey;

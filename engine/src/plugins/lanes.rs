@@ -2,23 +2,44 @@
 //!
 //! One validity mark per slot and lane, cleared when the KV manager hands the slot out anew; so commit, rollback, fork,
 //! preemption and prefix hits treat a proposer's state exactly as the target's KV, without a word to the proposer.
-//! A lane's rows are the slots, then its scratch rows for work not yet committed.
+//! A lane's rows are the slots, then its scratch rows for work not yet committed. Hidden rows lie here as keys and values do
+//! in the KV (`kv.dtype`), since every token writes them whether or not it is drafted for; who reads them gets f32.
 
 use std::sync::Mutex;
 
+use foretoken_kernels::blocks::KvDtype;
+use foretoken_kernels::{AlignedBytes, SimdLevel};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 
 /// The bytes of one lane.
 pub struct Lane {
-    /// Bytes per row.
+    /// Bytes per row as it lies here.
     pub row_bytes: usize,
-    /// `[slots + scratch rows, row_bytes]`.
-    pub bytes: Vec<u8>,
+    /// `[slots + scratch rows, row_bytes]`; none while they are lent.
+    bytes: Option<AlignedBytes>,
     /// Per slot: whether its row holds valid state.
     pub valid: Vec<bool>,
-    /// The layers the engine fills it from, if it does.
-    pub hidden_layers: Option<Vec<usize>>,
+    /// The layers the engine fills it from, if it does, and how.
+    hidden: Option<(Vec<usize>, HiddenFormat)>,
+    /// A hidden row of one layer that is being read.
+    values: Vec<f32>,
+}
+
+/// How the hidden row of one layer lies in a lane.
+#[derive(Debug, Clone, Copy)]
+pub struct HiddenFormat {
+    /// The first columns of the model's hidden rows are held.
+    pub columns: usize,
+    pub dtype: KvDtype,
+    /// Instructions to convert by.
+    pub level: SimdLevel,
+}
+
+impl HiddenFormat {
+    fn bytes(self) -> usize {
+        self.dtype.row_bytes(self.columns)
+    }
 }
 
 /// The lanes of one proposer. Empty until its needs are known.
@@ -29,15 +50,14 @@ pub struct Lanes {
 
 impl Lanes {
     /// Allocates what `needs` asks for; pages are touched only when written.
-    /// `columns` of the model's hidden rows are held.
-    pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, columns: usize) {
+    pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, format: HiddenFormat) {
         let make = |need: &LaneNeed| {
-            let (row_bytes, hidden_layers) = match &need.source {
+            let (row_bytes, hidden) = match &need.source {
                 LaneSource::Plugin => (need.bytes_per_slot, None),
-                LaneSource::Hidden(layers) => (layers.len() * columns * size_of::<f32>(), Some(layers.clone())),
+                LaneSource::Hidden(layers) => (layers.len() * format.bytes(), Some((layers.clone(), format))),
             };
-            let bytes = vec![0; row_bytes * (num_slots + need.scratch_rows)];
-            Lane { row_bytes, bytes, valid: vec![false; num_slots], hidden_layers }
+            let bytes = Some(AlignedBytes::zeroed(row_bytes * (num_slots + need.scratch_rows)));
+            Lane { row_bytes, bytes, valid: vec![false; num_slots], hidden, values: Vec::new() }
         };
         *self.locked() = needs.iter().map(make).collect();
     }
@@ -74,7 +94,7 @@ impl Lanes {
 
     /// Whether a lane holds the hidden rows of `layer`.
     pub fn want_hidden(&self, layer: usize) -> bool {
-        self.locked().iter().any(|lane| lane.hidden_layers.as_ref().is_some_and(|layers| layers.contains(&layer)))
+        self.locked().iter().any(|lane| lane.hidden.as_ref().is_some_and(|(layers, _)| layers.contains(&layer)))
     }
 
     /// Writes the hidden rows of a layer, `[slots, ..]`, to the lanes that hold them, at `slots`. They count once they are
@@ -82,15 +102,13 @@ impl Lanes {
     pub fn store_hidden(&self, layer: usize, rows: &[f32], slots: &[u32]) {
         let width = (rows.len() / slots.len().max(1)).max(1);
         for lane in self.locked().iter_mut() {
-            let Some(layers) = &lane.hidden_layers else { continue };
-            let layer_bytes = lane.row_bytes / layers.len().max(1);
+            // A lane whose memory a fault took holds nothing.
+            let (Some((layers, format)), Some(bytes)) = (&lane.hidden, &mut lane.bytes) else { continue };
             for (place, _) in layers.iter().enumerate().filter(|(_, one)| **one == layer) {
                 for (row, slot) in rows.chunks_exact(width).zip(slots) {
-                    let start = *slot as usize * lane.row_bytes + place * layer_bytes;
-                    // A lane whose memory a fault took holds nothing.
-                    let Some(to) = lane.bytes.get_mut(start..start + layer_bytes) else { continue };
-                    // In chunks, which compiles to a copy.
-                    to.as_chunks_mut().0.iter_mut().zip(row).for_each(|(chunk, value)| *chunk = value.to_le_bytes());
+                    let start = *slot as usize * lane.row_bytes + place * format.bytes();
+                    let to = &mut bytes.as_mut()[start..start + format.bytes()];
+                    format.dtype.store(format.level, &row[..format.columns], to);
                 }
             }
         }
@@ -98,7 +116,7 @@ impl Lanes {
 
     /// The hidden rows at `slots` are those of tokens that were kept.
     pub fn mark_hidden(&self, slots: &[Slot]) {
-        for lane in self.locked().iter_mut().filter(|lane| lane.hidden_layers.is_some()) {
+        for lane in self.locked().iter_mut().filter(|lane| lane.hidden.is_some()) {
             for slot in slots {
                 lane.valid[slot.index()] = true;
             }
@@ -114,8 +132,18 @@ impl Lanes {
 }
 
 impl Lane {
+    /// Its rows, unless they are lent.
+    fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref().map_or(&[], AsRef::as_ref)
+    }
+
+    /// Its rows, unless they are lent.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes.as_mut().map_or(&mut [], AsMut::as_mut)
+    }
+
     fn rows(&self) -> usize {
-        self.bytes.len().checked_div(self.row_bytes).unwrap_or(0)
+        self.bytes().len().checked_div(self.row_bytes).unwrap_or(0)
     }
 
     fn range(&self, slot: Slot) -> Result<std::ops::Range<usize>> {
@@ -126,8 +154,45 @@ impl Lane {
         Ok(start..start + self.row_bytes)
     }
 
+    /// Whether the proposer writes it.
+    fn check_own(&self) -> Result<()> {
+        match self.hidden {
+            None => Ok(()),
+            Some(_) => Err(Error::failed("a lane of hidden rows is the engine's to write: it can be read and copied")),
+        }
+    }
+
+    /// Bytes of a row as it is read.
+    fn asked_bytes(&self) -> usize {
+        match &self.hidden {
+            Some((layers, format)) => layers.len() * format.columns * size_of::<f32>(),
+            None => self.row_bytes,
+        }
+    }
+
+    /// A row as it is read.
+    fn read(&mut self, slot: Slot, out: &mut [u8]) -> Result<()> {
+        let range = self.range(slot)?;
+        let mut values = std::mem::take(&mut self.values);
+        let row = &self.bytes()[range];
+        match self.hidden {
+            None => out.copy_from_slice(row),
+            Some((_, HiddenFormat { columns, dtype, .. })) => {
+                values.resize(columns, 0.0);
+                let layers = row.chunks_exact(dtype.row_bytes(columns));
+                for (layer, out) in layers.zip(out.chunks_exact_mut(columns * size_of::<f32>())) {
+                    dtype.load(layer, &mut values);
+                    let chunks = out.as_chunks_mut().0.iter_mut().zip(&values);
+                    chunks.for_each(|(chunk, value)| *chunk = value.to_le_bytes());
+                }
+            }
+        }
+        self.values = values;
+        Ok(())
+    }
+
     fn check_size(&self, slots: &[Slot], bytes: usize) -> Result<()> {
-        let expected = slots.len() * self.row_bytes;
+        let expected = slots.len() * self.asked_bytes();
         if bytes == expected {
             return Ok(());
         }
@@ -143,19 +208,18 @@ impl LanesApi for Lanes {
     fn read(&self, lane: LaneId, slots: &[Slot], out: &mut [u8]) -> Result<()> {
         self.lane(lane, |lane| {
             lane.check_size(slots, out.len())?;
-            for (slot, out) in slots.iter().zip(out.chunks_exact_mut(lane.row_bytes.max(1))) {
-                out.copy_from_slice(&lane.bytes[lane.range(*slot)?]);
-            }
-            Ok(())
+            let rows = out.chunks_exact_mut(lane.asked_bytes().max(1));
+            slots.iter().zip(rows).try_for_each(|(slot, out)| lane.read(*slot, out))
         })
     }
 
     fn write(&self, lane: LaneId, slots: &[Slot], data: &[u8]) -> Result<()> {
         self.lane(lane, |lane| {
+            lane.check_own()?;
             lane.check_size(slots, data.len())?;
             for (slot, data) in slots.iter().zip(data.chunks_exact(lane.row_bytes.max(1))) {
                 let range = lane.range(*slot)?;
-                lane.bytes[range].copy_from_slice(data);
+                lane.bytes_mut()[range].copy_from_slice(data);
             }
             Ok(())
         })
@@ -168,7 +232,7 @@ impl LanesApi for Lanes {
         self.lane(lane, |lane| {
             for (from, to) in from.iter().zip(to) {
                 let (from, to) = (lane.range(*from)?, lane.range(*to)?);
-                lane.bytes.copy_within(from, to.start);
+                lane.bytes_mut().copy_within(from, to.start);
             }
             Ok(())
         })
@@ -176,13 +240,14 @@ impl LanesApi for Lanes {
 
     fn lend(&self, lane: LaneId, work: &mut dyn FnMut(&mut [u8])) -> Result<()> {
         // Taken out, so that work that asks for another row of it meets an error and not a lock.
-        let mut bytes = self.lane(lane, |lane| Ok(std::mem::take(&mut lane.bytes)))?;
-        if bytes.is_empty() {
-            return Err(Error::failed(format!("lane {} has no memory to lend, or is lent", lane.0)));
-        }
-        work(&mut bytes);
+        let wrong = || Error::failed(format!("lane {} has no memory to lend, or is lent", lane.0));
+        let mut bytes = self.lane(lane, |lane| {
+            lane.check_own()?;
+            lane.bytes.take().ok_or_else(wrong)
+        })?;
+        work(bytes.as_mut());
         self.lane(lane, |lane| {
-            lane.bytes = bytes;
+            lane.bytes = Some(bytes);
             Ok(())
         })
     }
@@ -205,9 +270,14 @@ mod tests {
 
     #[test]
     fn hidden_rows_lie_in_the_order_asked_and_count_once_marked() {
+        let format = HiddenFormat { columns: 2, dtype: KvDtype::F32, level: SimdLevel::Portable };
         let lanes = Lanes::default();
         let source = LaneSource::Hidden(vec![3, 1, 3]);
-        lanes.allocate(&[LaneNeed { name: "hidden".to_owned(), bytes_per_slot: 0, scratch_rows: 0, source }], 4, 2);
+        lanes.allocate(
+            &[LaneNeed { name: "hidden".to_owned(), bytes_per_slot: 0, scratch_rows: 0, source }],
+            4,
+            format,
+        );
         // Rows of three columns, of which two are held; the layers' and the rows' numbers are in the values.
         for layer in [0, 1, 3] {
             assert_eq!(lanes.want_hidden(layer), layer != 0);
@@ -222,5 +292,29 @@ mod tests {
         let mut valid = Vec::new();
         lanes.extend_valid(&[Slot(2), Slot(0)], &mut valid);
         assert_eq!(valid, [1]);
+        assert!(lanes.write(LaneId(0), &[Slot(0)], &[0; 24]).is_err() && lanes.lend(LaneId(0), &mut |_| ()).is_err());
+    }
+
+    #[test]
+    fn hidden_rows_are_held_as_keys_are_and_read_as_f32() {
+        let row: Vec<f32> = (0..70).map(|column| (column as f32 - 30.0) / 7.0).collect();
+        for (dtype, bytes, error) in [(KvDtype::F32, 280, 0.0), (KvDtype::Bf16, 140, 0.02), (KvDtype::Q8_0, 76, 0.03)] {
+            let lanes = Lanes::default();
+            let source = LaneSource::Hidden(vec![0]);
+            let format = HiddenFormat { columns: 70, dtype, level: SimdLevel::Portable };
+            lanes.allocate(
+                &[LaneNeed { name: "hidden".to_owned(), bytes_per_slot: 0, scratch_rows: 0, source }],
+                3,
+                format,
+            );
+            assert_eq!(lanes.with(|lanes| lanes[0].row_bytes), bytes);
+            lanes.store_hidden(0, &row, &[1]);
+            lanes.copy(LaneId(0), &[Slot(1)], &[Slot(2)]).unwrap();
+            let mut read = vec![0; 2 * 70 * 4];
+            lanes.read(LaneId(0), &[Slot(0), Slot(2)], &mut read).unwrap();
+            let values: Vec<f32> = read.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            assert!(values[..70].iter().all(|value| *value == 0.0));
+            assert!(values[70..].iter().zip(&row).all(|(value, row)| (value - row).abs() <= error), "{dtype:?}");
+        }
     }
 }

@@ -92,7 +92,7 @@ impl ModelApi for HostModel {
             let lane = lanes.get_mut(batch.lane.0 as usize);
             let lane = lane.ok_or_else(|| Error::failed(format!("forward: there is no lane {}", batch.lane.0)))?;
             let stride = lane.row_bytes;
-            let mut kv = KvViewMut::over_lane(&mut lane.bytes, self.kv, stride)
+            let mut kv = KvViewMut::over_lane(lane.bytes_mut(), self.kv, stride)
                 .map_err(|error| Error::failed(format!("forward: the lane does not hold this model's KV: {error}")))?;
             for sequence in batch.sequences() {
                 self.check(sequence, kv.num_slots())?;

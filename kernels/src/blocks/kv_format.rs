@@ -1,8 +1,8 @@
 //! What the bytes of a key or value mean, by dtype.
 
-use crate::bytes::{Plain, typed_mut};
+use crate::bytes::{Plain, typed, typed_mut};
 use crate::simd::int8::BLOCK;
-use crate::simd::{Kernel, LANES, Simd, padded, unpadded};
+use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, padded, unpadded};
 use half::f16;
 
 /// How keys and values are stored.
@@ -18,8 +18,8 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
-    /// Bytes of a head's key or value of `dims` dimensions.
-    pub(super) fn row_bytes(self, dims: usize) -> usize {
+    /// Bytes of a row, such as a head's key, of `dims` dimensions.
+    pub fn row_bytes(self, dims: usize) -> usize {
         match self {
             Self::F32 => 4 * dims,
             Self::Bf16 => 2 * dims,
@@ -32,6 +32,27 @@ impl KvDtype {
     pub(super) fn alignment(self) -> usize {
         if self == Self::F32 { 4 } else { 2 }
     }
+
+    /// Stores a row. Panics if `to` is not as long as [`row_bytes`](Self::row_bytes) says, or not aligned for its elements.
+    pub fn store(self, level: SimdLevel, row: &[f32], to: &mut [u8]) {
+        assert_eq!(to.len(), self.row_bytes(row.len()), "bytes of a row of {} dimensions", row.len());
+        dispatch(level, StoreRow { dtype: self, row, to });
+    }
+
+    /// The values of a stored row. Panics as [`store`](Self::store) does.
+    pub fn load(self, row: &[u8], out: &mut [f32]) {
+        assert_eq!(row.len(), self.row_bytes(out.len()), "bytes of a row of {} dimensions", out.len());
+        match self {
+            Self::F32 => widen::<F32>(row, out),
+            Self::Bf16 => widen::<Bf16>(row, out),
+            Self::Q8_0 => widen::<Q8_0>(row, out),
+        }
+    }
+}
+
+fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
+    let dims = out.len();
+    out.iter_mut().enumerate().for_each(|(dim, out)| *out = D::element(typed(row), dims, dim));
 }
 
 /// How to read the keys and values of one dtype. A row is one head's.
@@ -106,11 +127,11 @@ impl KvFormat for Q8_0 {
     }
 }
 
-/// Writes a key or value.
-pub(super) struct StoreRow<'a> {
-    pub dtype: KvDtype,
-    pub row: &'a [f32],
-    pub to: &'a mut [u8],
+/// Writes a row.
+struct StoreRow<'a> {
+    dtype: KvDtype,
+    row: &'a [f32],
+    to: &'a mut [u8],
 }
 
 impl Kernel for StoreRow<'_> {

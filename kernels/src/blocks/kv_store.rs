@@ -6,10 +6,10 @@
 //! `[slot][layer][k|v][head][head_dim]` in memory that is lent, and [`KvViewMut::over_lane`] views it. Kernels see only
 //! strides; what a row's bytes mean is `kv_format`'s. Slots are checked at every access: a wrong one panics instead of reading elsewhere.
 
-use super::kv_format::{self, KvDtype, KvFormat, StoreRow};
-use crate::bytes::{AlignedBytes, typed};
+use super::kv_format::KvDtype;
+use crate::bytes::AlignedBytes;
 use crate::error::KernelError;
-use crate::simd::{SimdLevel, dispatch};
+use crate::simd::SimdLevel;
 use std::ops::Range;
 
 /// What a slot holds.
@@ -141,7 +141,7 @@ impl<'a> KvViewMut<'a> {
             assert_eq!(heads.len(), self.shape.kv_dim(), "a key or value must be [kv_dim]");
             for (head, row) in heads.chunks_exact(head_dim).enumerate() {
                 let range = self.layer(layer).range(is_value, slot, head);
-                dispatch(level, StoreRow { dtype, row, to: &mut self.bytes[range] });
+                dtype.store(level, row, &mut self.bytes[range]);
             }
         }
     }
@@ -181,11 +181,7 @@ impl<'a> KvLayer<'a> {
         assert_eq!(out.len(), self.shape.kv_dim(), "out must be [kv_dim]");
         for (head, out) in out.chunks_exact_mut(self.shape.head_dim).enumerate() {
             let row = self.row(is_value, slot, head);
-            match self.shape.dtype {
-                KvDtype::F32 => widen::<kv_format::F32>(row, out),
-                KvDtype::Bf16 => widen::<kv_format::Bf16>(row, out),
-                KvDtype::Q8_0 => widen::<kv_format::Q8_0>(row, out),
-            }
+            self.shape.dtype.load(row, out);
         }
     }
 
@@ -202,9 +198,4 @@ impl<'a> KvLayer<'a> {
         let start = self.base + offset + head * self.strides.head + slot as usize * self.strides.slot;
         start..start + self.shape.row_bytes()
     }
-}
-
-fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
-    let dims = out.len();
-    out.iter_mut().enumerate().for_each(|(dim, out)| *out = D::element(typed(row), dims, dim));
 }

@@ -104,8 +104,8 @@ pub enum LaneSource {
     /// The plugin writes and marks it.
     #[default]
     Plugin,
-    /// The engine writes the target's hidden rows, which count from commit on: f32, the outputs of these layers (0-based;
-    /// `num_layers` is the final norm's output), concatenated in this order.
+    /// The engine writes the target's hidden rows, which count from commit on: the outputs of these layers (0-based;
+    /// `num_layers` is the final norm's output), concatenated in this order. Read as f32; kept as `kv.dtype` says.
     Hidden(Vec<usize>),
 }
 
