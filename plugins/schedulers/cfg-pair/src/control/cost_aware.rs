@@ -22,9 +22,11 @@ const PRICES: [f32; 12] = [2.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.
 /// Speculation must promise this much over plain decoding, and a price over the last one.
 const PAYS: f32 = 1.04;
 const BETTER: f32 = 1.03;
-/// What small tries and largest ones may cost, as shares of the time.
+/// What small tries and largest ones may cost, as shares of the time; small ones less where they give back less than they
+/// cost, down to this part.
 const TRIES: f32 = 0.005;
 const LARGEST: f32 = 0.01;
+const HOPELESS: f32 = 0.2;
 /// Where speculation promises less than this over plain decoding, a step without it is taken now and then, since what
 /// plain steps cost is else not seen.
 const CLOSE: f32 = 1.15;
@@ -204,13 +206,15 @@ impl CostAware {
         let pauses = is_close && self.drafting_steps >= BETWEEN_PLAIN;
         let price = if pauses { 0 } else { self.price };
         // What the last nodes of a large draft keep is seen by drafting them.
-        let is_time = |steps: f32, share: f32, outcome: Outcome| {
-            let took = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0);
-            let now = took(outlooks.by_price[price]);
-            steps >= BETWEEN_TRIES.max((took(outcome) - now) / (share * now))
-        };
+        let now = outlooks.by_price[price];
+        let took_now = now.took(&self.costs, rows, 1.0);
+        let costs = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0) - took_now;
+        let is_time =
+            |steps: f32, share: f32, outcome: Outcome| steps >= BETWEEN_TRIES.max(costs(outcome) / (share * took_now));
+        let gives = (outlooks.tried.kept - now.kept) * took_now / (anchors + now.kept);
+        let hope = (gives / costs(outlooks.tried).max(1.0)).clamp(HOPELESS, 1.0);
         let reaches = knows_drafting && !pauses && is_time(self.short_steps, LARGEST, outlooks.most);
-        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, TRIES, outlooks.tried));
+        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, hope * TRIES, outlooks.tried));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
