@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use foretoken_kernels::blocks::{KvDtype, KvStore, Linear};
 use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate};
-use foretoken_kernels::{Exec, Op, Profile, WeightDtype};
+use foretoken_kernels::{AlignedFloats, Exec, Op, Profile, WeightDtype};
 use foretoken_plugin_api::{ForwardSequence, LogitRows, Slot, Token};
 use serde::Serialize;
 
@@ -138,7 +138,7 @@ fn main_dtype(decoder: &Decoder) -> WeightDtype {
 struct Bed {
     kv: KvStore,
     rows: Rows,
-    logits: Vec<f32>,
+    logits: AlignedFloats,
     tokens: Vec<Token>,
     slots: Vec<Slot>,
     context: usize,
@@ -149,10 +149,12 @@ impl Bed {
         let last = VERIFY_ROWS[VERIFY_ROWS.len() - 1];
         let num_slots = PREFILL.max(options.context + last);
         let vocab = decoder.architecture().vocab_size;
+        let mut logits = AlignedFloats::new();
+        logits.sized(last * vocab);
         Self {
             kv: KvStore::new(decoder.architecture().kv_shape(options.kv_dtype), num_slots),
             rows: Rows::default(),
-            logits: vec![0.0; last * vocab],
+            logits,
             tokens: (0..PREFILL.max(last)).map(|i| (i * 7919 % vocab) as Token).collect(),
             slots: (0..num_slots as u32).map(Slot).collect(),
             context: options.context,

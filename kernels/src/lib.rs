@@ -20,6 +20,7 @@ pub mod ceiling;
 pub mod cuda;
 mod error;
 mod exec;
+mod floats;
 pub mod noise;
 pub mod ops;
 #[cfg(feature = "plugin")]
@@ -34,6 +35,7 @@ mod weight;
 pub use bytes::{AlignedBytes, SharedBytes};
 pub use error::KernelError;
 pub use exec::{Device, Exec};
+pub use floats::AlignedFloats;
 pub use noise::NoiseKey;
 pub use pool::{Parallel, ThreadPool, physical_cores};
 pub use profile::{Op, Profile};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use foretoken_kernels::blocks::{DecoderLayer, ForwardRows, KvViewMut, Linear, Workspace};
 use foretoken_kernels::ops::{AttentionSeq, PackedRows, RopeRows, RopeTable, embed, rmsnorm};
-use foretoken_kernels::{Exec, Profile, WeightDtype};
+use foretoken_kernels::{AlignedFloats, Exec, Profile, WeightDtype};
 
 use super::architectures::{Architecture, ConfigError};
 use super::assemble::{Parts, assemble};
@@ -73,9 +73,9 @@ impl HiddenSink for () {
 pub struct ForwardBuffers {
     workspace: Workspace,
     rope: RopeRows,
-    residual: Vec<f32>,
-    selected: Vec<f32>,
-    normed: Vec<f32>,
+    residual: AlignedFloats,
+    selected: AlignedFloats,
+    normed: AlignedFloats,
 }
 
 /// A loaded model.
@@ -159,7 +159,7 @@ impl Decoder {
         self.check(batch, &out);
         let width = self.architecture.hidden_size;
         let ForwardBuffers { workspace, rope, residual, selected, normed } = buffers;
-        residual.resize(batch.tokens.len() * width, 0.0);
+        let residual = residual.sized(batch.tokens.len() * width);
         self.embed(batch.tokens, residual);
         rope.fill(&self.rope, batch.positions);
         let rows = ForwardRows { rope, slots: batch.slots, seqs: batch.seqs };
@@ -171,7 +171,7 @@ impl Decoder {
         }
         let last = self.layers.len();
         if out.hidden.wants(last) {
-            normed.resize(residual.len(), 0.0);
+            let normed = normed.sized(residual.len());
             self.final_norm(residual, normed);
             out.hidden.take(last, normed, batch.slots);
         }
@@ -182,7 +182,7 @@ impl Decoder {
         for &row in batch.logit_rows {
             selected.extend_from_slice(&residual[row * width..(row + 1) * width]);
         }
-        normed.resize(selected.len(), 0.0);
+        let normed = normed.sized(selected.len());
         self.final_norm(selected, normed);
         self.lm_head(normed, &mut workspace.packed, out.logits);
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use foretoken_kernels::AlignedFloats;
 use foretoken_plugin_api::{
     CommitSequence, ForwardSequence, LogitRows, NodeId, ProposeSequence, QueueSequence, SeqId, SequenceReport, Token,
     VerifySequence,
@@ -54,7 +55,7 @@ pub struct StepBuffers {
     pub(super) row_parents: Vec<NodeId>,
     pub(super) row_logits: Vec<LogitRows>,
     pub(super) forward: Vec<ForwardSequence<'static>>,
-    pub(super) logits: Vec<f32>,
+    pub(super) logits: AlignedFloats,
     pub(super) logit_rows: usize,
     pub(super) path: Vec<Token>,
     pub(super) penalties: foretoken_kernels::ops::PenaltyScratch,

@@ -20,7 +20,7 @@ pub fn forward(core: &mut Core, reservation: &Reservation<'_>) {
     let buffers = &mut core.buffers;
     let architecture = core.target.decoder.architecture();
     let rows = buffers.row_tokens.len();
-    buffers.logits.resize(buffers.logit_rows * architecture.vocab_size, 0.0);
+    buffers.logits.sized(buffers.logit_rows * architecture.vocab_size);
     let mut sequences: Vec<ForwardSequence<'_>> = recycle(std::mem::take(&mut buffers.forward));
     for (place, entry) in buffers.entries.iter().enumerate() {
         let slots = reservation.slots(core.queue[entry.index].id);

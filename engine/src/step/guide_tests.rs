@@ -41,7 +41,7 @@ fn plain_row(engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
     submit(engine, tokens, Sampling { max_tokens: 1, ..Sampling::default() });
     engine.step(&mut |_| ());
     assert!(!engine.has_work());
-    engine.core.buffers.logits.clone()
+    engine.core.buffers.logits.to_vec()
 }
 
 /// `u + s * (c - u)` in f32, three roundings.

@@ -4,7 +4,6 @@
 //! [`DecoderLayer::feed_forward`], are public, for heads whose attention reads something else than the residual stream
 //! (EAGLE-3 feeds it twice the width). The residual stream is f32 throughout.
 
-use super::workspace::sized;
 use super::{KvViewMut, Linear, Workspace};
 use crate::error::KernelError;
 use crate::exec::Exec;
@@ -132,7 +131,7 @@ impl DecoderLayer {
         assert_eq!(shape.attention_input, shape.width, "a layer with an input of its own is run by its halves");
         assert_eq!(hidden.len(), rows.slots.len() * shape.width, "hidden must be [rows, width]");
         let mut normed = std::mem::take(&mut workspace.normed);
-        sized(&mut normed, hidden.len());
+        normed.sized(hidden.len());
         match &tensors.input_norm {
             Some(weight) => rmsnorm(exec, hidden, weight, shape.eps, &mut normed),
             None => normed.copy_from_slice(hidden),
@@ -146,11 +145,11 @@ impl DecoderLayer {
     /// then what the normed MLP adds.
     pub fn feed_forward(&self, exec: &Exec, hidden: &mut [f32], workspace: &mut Workspace) {
         let mut normed = std::mem::take(&mut workspace.normed);
-        sized(&mut normed, hidden.len());
+        normed.sized(hidden.len());
         let (weight, delta) = (&self.tensors.post_attention_norm, &workspace.delta);
         add_rmsnorm(exec, hidden, delta, weight, self.shape.eps, &mut normed);
         self.mlp(exec, &normed, workspace);
-        for (hidden, delta) in hidden.iter_mut().zip(&workspace.delta) {
+        for (hidden, delta) in hidden.iter_mut().zip(workspace.delta.iter()) {
             *hidden += delta;
         }
         workspace.normed = normed;
@@ -169,9 +168,9 @@ impl DecoderLayer {
         let (shape, tensors, count) = (&self.shape, &self.tensors, rows.slots.len());
         assert_eq!(input.len(), count * shape.attention_input, "input must be [rows, attention_input]");
         let Workspace { packed, q, k, v, attended, delta, .. } = workspace;
-        let q = sized(q, count * shape.attention.q_dim());
-        let k = sized(k, count * shape.attention.kv_dim());
-        let v = sized(v, count * shape.attention.kv_dim());
+        let q = q.sized(count * shape.attention.q_dim());
+        let k = k.sized(count * shape.attention.kv_dim());
+        let v = v.sized(count * shape.attention.kv_dim());
         let jobs = [(&tensors.q, &mut *q), (&tensors.k, &mut *k), (&tensors.v, &mut *v)];
         shared_input(exec, packed, input, jobs);
         for (norm, heads) in [(&tensors.q_norm, &mut *q), (&tensors.k_norm, &mut *k)] {
@@ -180,9 +179,9 @@ impl DecoderLayer {
             }
         }
         rope_kv(exec, rows.rope, RopeKvRows { q, k, v, slots: rows.slots }, kv, index);
-        let attended = sized(attended, q.len());
+        let attended = attended.sized(q.len());
         attention(exec, &shape.attention, q, kv.layer(index), rows.seqs, attended);
-        tensors.o.forward(exec, attended, packed, sized(delta, count * shape.width));
+        tensors.o.forward(exec, attended, packed, delta.sized(count * shape.width));
     }
 
     /// Keys and values of `input` (`[rows, attention_input]`) into layer `index` of `kv`, and nothing else: for heads whose
@@ -198,8 +197,8 @@ impl DecoderLayer {
         let (shape, tensors) = (&self.shape, &self.tensors);
         assert_eq!(input.len(), slots.len() * shape.attention_input, "input must be [rows, attention_input]");
         let Workspace { packed, k, v, .. } = workspace;
-        let k = sized(k, slots.len() * shape.attention.kv_dim());
-        let v = sized(v, slots.len() * shape.attention.kv_dim());
+        let k = k.sized(slots.len() * shape.attention.kv_dim());
+        let v = v.sized(slots.len() * shape.attention.kv_dim());
         shared_input(exec, packed, input, [(&tensors.k, &mut *k), (&tensors.v, &mut *v)]);
         if let Some(weight) = &tensors.k_norm {
             rmsnorm_in_place(exec, k, weight, shape.eps);
@@ -212,12 +211,12 @@ impl DecoderLayer {
         let (shape, tensors) = (&self.shape, &self.tensors);
         let count = input.len() / shape.width;
         let Workspace { packed, gate, up, gated, delta, .. } = workspace;
-        let gate = sized(gate, count * shape.mlp_width);
-        let up = sized(up, count * shape.mlp_width);
+        let gate = gate.sized(count * shape.mlp_width);
+        let up = up.sized(count * shape.mlp_width);
         shared_input(exec, packed, input, [(&tensors.gate, &mut *gate), (&tensors.up, &mut *up)]);
-        let gated = sized(gated, gate.len());
+        let gated = gated.sized(gate.len());
         swiglu(exec, gate, up, gated);
-        tensors.down.forward(exec, gated, packed, sized(delta, count * shape.width));
+        tensors.down.forward(exec, gated, packed, delta.sized(count * shape.width));
     }
 }
 
