@@ -8,7 +8,8 @@
 //! What is measured is noisy, so a change must pay: speculation starts only where it promises a few percent more than plain
 //! decoding, and a price stays until another is better by more than noise. Where it has stopped, a small draft is tried now
 //! and then, and everywhere the largest one, since a text that begins to repeat itself is worth more than the last ones
-//! told: each so seldom that it costs a percent at most, and so as good as always where rows are free.
+//! told: each so seldom that it costs a percent at most, and so as good as always where rows are free. A try of which all
+//! was kept is followed by one twice as large.
 
 use foretoken_plugin_api::{QueueSequence, StepReport};
 
@@ -22,8 +23,8 @@ const PRICES: [f32; 12] = [2.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.
 /// Speculation must promise this much over plain decoding, and a price over the last one.
 const PAYS: f32 = 1.04;
 const BETTER: f32 = 1.03;
-/// What small tries and largest ones may cost, as shares of the time; small ones less where they give back less than they
-/// cost, down to this part.
+/// What tries may cost where nothing is drafted, as a share of the time, and largest drafts where something is. Small tries
+/// that give back less than they cost are made less often, down to this part.
 const TRIES: f32 = 0.005;
 const LARGEST: f32 = 0.01;
 const HOPELESS: f32 = 0.2;
@@ -73,6 +74,8 @@ struct State {
     lessons: u32,
     /// What the plan allowed.
     budget: u32,
+    /// Twice that, if all of it was kept: it goes on so although nothing is worth drafting by the outlook.
+    reach: u32,
     /// Tokens there were when it last drafted, and those written since.
     caught_up: u32,
     missed: u32,
@@ -213,17 +216,19 @@ impl CostAware {
             |steps: f32, share: f32, outcome: Outcome| steps >= BETWEEN_TRIES.max(costs(outcome) / (share * took_now));
         let gives = (outlooks.tried.kept - now.kept) * took_now / (anchors + now.kept);
         let hope = (gives / costs(outlooks.tried).max(1.0)).clamp(HOPELESS, 1.0);
-        let reaches = knows_drafting && !pauses && is_time(self.short_steps, LARGEST, outlooks.most);
+        let share = if price == 0 { TRIES } else { LARGEST };
+        let reaches = knows_drafting && !pauses && is_time(self.short_steps, share, outlooks.most);
         let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, hope * TRIES, outlooks.tried));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
-            let outlook = &self.sequences.at(unit.arrival()).outlook;
-            unit.max_draft = match () {
-                () if reaches => unit.max_draft,
-                () if tries && self.is_trier(number) => TRY.min(unit.max_draft),
-                () if tries => 0,
-                () => outlook.budget(outlook.worth[price], unit),
+            let State { outlook, reach, .. } = self.sequences.at(unit.arrival());
+            unit.max_draft = match outlook.budget(outlook.worth[price], unit) {
+                _ if reaches => unit.max_draft,
+                0 if *reach > 0 && !pauses => unit.max_draft.min(*reach),
+                _ if tries && self.is_trier(number) => unit.max_draft.min(TRY),
+                _ if tries => 0,
+                budget => budget,
             };
         }
     }
@@ -305,6 +310,7 @@ impl CostAware {
             let Some(state) = self.sequences.of(report.id) else { continue };
             let budget = std::mem::take(&mut state.budget);
             if budget > 0 {
+                state.reach = if (1..=report.accepted).contains(&report.drafted) { 2 * budget } else { 0 };
                 if (place + self.turn).is_multiple_of(parts) {
                     state.acceptance.add(budget, report.drafted, report.accepted);
                 }
