@@ -124,9 +124,9 @@ impl Engine {
         proposers.iter().try_for_each(|proposer| check_needs(proposer, &architecture))?;
 
         let decoder = Arc::new(Decoder::load(&config.model, config.dtype, exec)?);
-        let (columns, level) = (shared.facts.hidden_size, decoder.exec().simd());
-        let format = HiddenFormat { columns, dtype: config.kv_dtype, level };
-        proposers.iter().for_each(|proposer| proposer.lanes.allocate(&proposer.needs.lanes, num_slots, format));
+        let (columns, exec) = (shared.facts.hidden_size, decoder.exec().clone());
+        let format = HiddenFormat { columns, dtype: config.kv_dtype, exec };
+        proposers.iter().for_each(|proposer| proposer.lanes.allocate(&proposer.needs.lanes, num_slots, &format));
         let _ = shared.target.set(Arc::clone(&decoder));
         let buffers = StepBuffers::default();
         let target = Target { decoder, kv: KvStore::new(kv_shape, num_slots), rows: Rows::default() };

@@ -22,6 +22,12 @@ impl<'a, T> SharedMut<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), lender: PhantomData }
     }
 
+    /// The address of an element, to ask for its line; any index will do.
+    #[inline(always)]
+    pub(crate) fn address(&self, index: usize) -> *const T {
+        self.start.wrapping_add(index)
+    }
+
     /// The elements of `range`, to write.
     ///
     /// # Safety

@@ -48,9 +48,9 @@ pub struct Score {
     pub tokens_per_second: f64,
     /// Over the first config's tokens per second.
     pub speed: f64,
-    /// Between which `speed` lies with 95 % confidence, as far as the turns tell, whose times are paired. From three
-    /// turns on. Where an engine's memory lies is the same for all of them and not in it: of a model that fits the caches,
-    /// two engines of one config were seen 4 % apart.
+    /// Between which `speed` lies with 95 % confidence, as far as the turns tell, whose times are paired. From three turns
+    /// on. Where an engine's memory lies is the same for all of them and not in it: two engines of one config, of a model
+    /// that fits the caches, were seen 1 % apart.
     pub speed_interval: Option<[f64; 2]>,
     pub tokens_per_step: f64,
     /// Passes of the target.

@@ -7,8 +7,8 @@
 
 use std::sync::Mutex;
 
-use foretoken_kernels::blocks::KvDtype;
-use foretoken_kernels::{AlignedBytes, SimdLevel};
+use foretoken_kernels::blocks::{KvDtype, RowPlaces};
+use foretoken_kernels::{AlignedBytes, Exec};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 
@@ -27,17 +27,17 @@ pub struct Lane {
 }
 
 /// How the hidden row of one layer lies in a lane.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct HiddenFormat {
     /// The first columns of the model's hidden rows are held.
     pub columns: usize,
     pub dtype: KvDtype,
-    /// Instructions to convert by.
-    pub level: SimdLevel,
+    /// What stores them.
+    pub exec: Exec,
 }
 
 impl HiddenFormat {
-    fn bytes(self) -> usize {
+    fn bytes(&self) -> usize {
         self.dtype.row_bytes(self.columns)
     }
 }
@@ -50,11 +50,11 @@ pub struct Lanes {
 
 impl Lanes {
     /// Allocates what `needs` asks for; pages are touched only when written.
-    pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, format: HiddenFormat) {
+    pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, format: &HiddenFormat) {
         let make = |need: &LaneNeed| {
             let (row_bytes, hidden) = match &need.source {
                 LaneSource::Plugin => (need.bytes_per_slot, None),
-                LaneSource::Hidden(layers) => (layers.len() * format.bytes(), Some((layers.clone(), format))),
+                LaneSource::Hidden(layers) => (layers.len() * format.bytes(), Some((layers.clone(), format.clone()))),
             };
             let bytes = Some(AlignedBytes::zeroed(row_bytes * (num_slots + need.scratch_rows)));
             Lane { row_bytes, bytes, valid: vec![false; num_slots], hidden, values: Vec::new() }
@@ -100,16 +100,12 @@ impl Lanes {
     /// Writes the hidden rows of a layer, `[slots, ..]`, to the lanes that hold them, at `slots`. They count once they are
     /// marked: those of drafts come here before it is known which are kept.
     pub fn store_hidden(&self, layer: usize, rows: &[f32], slots: &[u32]) {
-        let width = (rows.len() / slots.len().max(1)).max(1);
         for lane in self.locked().iter_mut() {
             // A lane whose memory a fault took holds nothing.
             let (Some((layers, format)), Some(bytes)) = (&lane.hidden, &mut lane.bytes) else { continue };
             for (place, _) in layers.iter().enumerate().filter(|(_, one)| **one == layer) {
-                for (row, slot) in rows.chunks_exact(width).zip(slots) {
-                    let start = *slot as usize * lane.row_bytes + place * format.bytes();
-                    let to = &mut bytes.as_mut()[start..start + format.bytes()];
-                    format.dtype.store(format.level, &row[..format.columns], to);
-                }
+                let places = RowPlaces { slots, stride: lane.row_bytes, offset: place * format.bytes() };
+                format.dtype.store_rows(&format.exec, (rows, format.columns), bytes.as_mut(), places);
             }
         }
     }
@@ -175,9 +171,10 @@ impl Lane {
         let range = self.range(slot)?;
         let mut values = std::mem::take(&mut self.values);
         let row = &self.bytes()[range];
-        match self.hidden {
+        match &self.hidden {
             None => out.copy_from_slice(row),
             Some((_, HiddenFormat { columns, dtype, .. })) => {
+                let columns = *columns;
                 values.resize(columns, 0.0);
                 let layers = row.chunks_exact(dtype.row_bytes(columns));
                 for (layer, out) in layers.zip(out.chunks_exact_mut(columns * size_of::<f32>())) {
@@ -270,13 +267,13 @@ mod tests {
 
     #[test]
     fn hidden_rows_lie_in_the_order_asked_and_count_once_marked() {
-        let format = HiddenFormat { columns: 2, dtype: KvDtype::F32, level: SimdLevel::Portable };
+        let format = HiddenFormat { columns: 2, dtype: KvDtype::F32, exec: Exec::cpu(2).unwrap() };
         let lanes = Lanes::default();
         let source = LaneSource::Hidden(vec![3, 1, 3]);
         lanes.allocate(
             &[LaneNeed { name: "hidden".to_owned(), bytes_per_slot: 0, scratch_rows: 0, source }],
             4,
-            format,
+            &format,
         );
         // Rows of three columns, of which two are held; the layers' and the rows' numbers are in the values.
         for layer in [0, 1, 3] {
@@ -301,11 +298,11 @@ mod tests {
         for (dtype, bytes, error) in [(KvDtype::F32, 280, 0.0), (KvDtype::Bf16, 140, 0.02), (KvDtype::Q8_0, 76, 0.03)] {
             let lanes = Lanes::default();
             let source = LaneSource::Hidden(vec![0]);
-            let format = HiddenFormat { columns: 70, dtype, level: SimdLevel::Portable };
+            let format = HiddenFormat { columns: 70, dtype, exec: Exec::cpu(2).unwrap() };
             lanes.allocate(
                 &[LaneNeed { name: "hidden".to_owned(), bytes_per_slot: 0, scratch_rows: 0, source }],
                 3,
-                format,
+                &format,
             );
             assert_eq!(lanes.with(|lanes| lanes[0].row_bytes), bytes);
             lanes.store_hidden(0, &row, &[1]);

@@ -1,9 +1,18 @@
 //! What the bytes of a key or value mean, by dtype.
 
 use crate::bytes::{Plain, typed, typed_mut};
+use crate::exec::Exec;
+use crate::shared::SharedMut;
 use crate::simd::int8::BLOCK;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, padded, unpadded};
 use half::f16;
+use std::ops::Range;
+
+/// How many rows ahead those that are stored are asked for.
+const ROWS_AHEAD: usize = 8;
+const LINE: usize = 64;
+/// Shares into which slots are divided, by their remainder.
+const SHARES: usize = 16;
 
 /// How keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +46,18 @@ impl KvDtype {
     pub fn store(self, level: SimdLevel, row: &[f32], to: &mut [u8]) {
         assert_eq!(to.len(), self.row_bytes(row.len()), "bytes of a row of {} dimensions", row.len());
         dispatch(level, StoreRow { dtype: self, row, to });
+    }
+
+    /// Stores the first `dims` dimensions of each of `rows`, `[places.slots, width]`, in `to`. Panics where a slot is outside
+    /// of it, or not aligned.
+    pub fn store_rows(self, exec: &Exec, (rows, dims): (&[f32], usize), to: &mut [u8], places: RowPlaces<'_>) {
+        let RowPlaces { slots, stride, offset } = places;
+        assert!(rows.len().is_multiple_of(slots.len().max(1)), "{} values for {} slots", rows.len(), slots.len());
+        assert!(offset + self.row_bytes(dims) <= stride, "rows of {dims} dimensions, {stride} bytes apart");
+        let to = SharedMut::new(to);
+        exec.for_rows(SHARES, slots.len() * dims / SHARES, &|shares| {
+            dispatch(exec.simd(), StoreRows { dtype: self, rows, dims, to: &to, places, shares });
+        });
     }
 
     /// The values of a stored row. Panics as [`store`](Self::store) does.
@@ -139,28 +160,82 @@ impl Kernel for StoreRow<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        match self.dtype {
-            KvDtype::F32 => typed_mut::<f32>(self.to).copy_from_slice(self.row),
-            KvDtype::Bf16 => {
-                let to = typed_mut::<u16>(self.to);
-                for (row, to) in self.row.chunks(LANES).zip(to.chunks_mut(LANES)) {
-                    let mut bits = [0; LANES];
-                    S::store_bf16(S::load(&padded(row, 0.0)), &mut bits);
-                    unpadded(&bits, to);
-                }
+        store_row::<S>(self.dtype, self.row, self.to);
+    }
+}
+
+/// Where rows are stored: bytes from one slot to the next, and from a slot's start to the row.
+#[derive(Debug, Clone, Copy)]
+pub struct RowPlaces<'a> {
+    /// The slot of each row.
+    pub slots: &'a [u32],
+    /// Bytes from one slot to the next.
+    pub stride: usize,
+    /// Bytes from a slot's start to its row.
+    pub offset: usize,
+}
+
+/// Writes the rows of some shares of the slots.
+struct StoreRows<'a> {
+    dtype: KvDtype,
+    rows: &'a [f32],
+    dims: usize,
+    to: &'a SharedMut<'a, u8>,
+    places: RowPlaces<'a>,
+    shares: Range<usize>,
+}
+
+impl Kernel for StoreRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Self { dtype, rows, dims, to, places: RowPlaces { slots, stride, offset }, shares } = self;
+        let width = rows.len() / slots.len().max(1);
+        // A slot's share is the same for all tasks, so that no two write to one even if it were given twice.
+        let own = slots.iter().enumerate().filter(|(_, slot)| shares.contains(&(**slot as usize % SHARES)));
+        let places = own.map(|(row, slot)| {
+            let start = *slot as usize * stride + offset;
+            (row, start..start + dtype.row_bytes(dims))
+        });
+        // Rows lie far from each other: their lines are asked for some rows ahead.
+        let ask = |bytes: Range<usize>| bytes.step_by(LINE).for_each(|at| S::prefetch(to.address(at)));
+        let mut ahead = places.clone();
+        ahead.by_ref().take(ROWS_AHEAD).for_each(|(_, bytes)| ask(bytes));
+        for (row, bytes) in places {
+            if let Some((_, bytes)) = ahead.next() {
+                ask(bytes);
             }
-            KvDtype::Q8_0 => {
-                let (quants, scales) = self.to.split_at_mut(self.row.len().next_multiple_of(2));
-                let blocks = self.row.chunks(BLOCK).zip(quants.chunks_mut(BLOCK)).zip(typed_mut::<u16>(scales));
-                for ((row, quants), scale) in blocks {
-                    let greatest = row.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
-                    let rounded = f16::from_f32(greatest / 127.0);
-                    let inverse = if greatest > 0.0 { 1.0 / rounded.to_f32() } else { 0.0 };
-                    *scale = rounded.to_bits();
-                    for (quant, value) in quants.iter_mut().zip(row) {
-                        // The scale was rounded, so the greatest may come out above 127.
-                        *quant = ((value * inverse).round_ties_even().clamp(-127.0, 127.0) + 128.0) as u8;
-                    }
+            // SAFETY: slots of a share are this task's, and a row lies within its slot.
+            let to = unsafe { to.range(bytes) };
+            store_row::<S>(dtype, &rows[row * width..][..dims], to);
+        }
+    }
+}
+
+#[inline(always)]
+fn store_row<S: Simd>(dtype: KvDtype, row: &[f32], to: &mut [u8]) {
+    match dtype {
+        KvDtype::F32 => typed_mut::<f32>(to).copy_from_slice(row),
+        KvDtype::Bf16 => {
+            let to = typed_mut::<u16>(to);
+            for (row, to) in row.chunks(LANES).zip(to.chunks_mut(LANES)) {
+                let mut bits = [0; LANES];
+                S::store_bf16(S::load(&padded(row, 0.0)), &mut bits);
+                unpadded(&bits, to);
+            }
+        }
+        KvDtype::Q8_0 => {
+            let (quants, scales) = to.split_at_mut(row.len().next_multiple_of(2));
+            let blocks = row.chunks(BLOCK).zip(quants.chunks_mut(BLOCK)).zip(typed_mut::<u16>(scales));
+            for ((row, quants), scale) in blocks {
+                let greatest = row.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
+                let rounded = f16::from_f32(greatest / 127.0);
+                let inverse = if greatest > 0.0 { 1.0 / rounded.to_f32() } else { 0.0 };
+                *scale = rounded.to_bits();
+                for (quant, value) in quants.iter_mut().zip(row) {
+                    // The scale was rounded, so the greatest may come out above 127.
+                    *quant = ((value * inverse).round_ties_even().clamp(-127.0, 127.0) + 128.0) as u8;
                 }
             }
         }

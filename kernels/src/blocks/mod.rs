@@ -10,7 +10,7 @@ mod linear;
 mod workspace;
 
 pub use decoder_layer::{DecoderLayer, DecoderLayerTensors, ForwardRows, LayerShape};
-pub use kv_format::KvDtype;
+pub use kv_format::{KvDtype, RowPlaces};
 pub use kv_store::{KvLayer, KvShape, KvStore, KvViewMut};
 pub use linear::Linear;
 pub use workspace::Workspace;

@@ -3,8 +3,8 @@
 //! Every slot of every layer gets its own contents before anything is read back, so an overlap shows.
 //! The lane has a stride larger than its slots, as an engine that packs several lanes gives it.
 
-use crate::support::values;
-use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut};
+use crate::support::{levels_and_threads, shuffled, values};
+use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut, RowPlaces};
 use foretoken_kernels::{KernelError, SimdLevel};
 
 const SHAPE: KvShape = KvShape { layers: 3, heads: 2, head_dim: 10, dtype: KvDtype::F32 };
@@ -84,4 +84,37 @@ fn lanes_that_do_not_fit_are_refused() {
 fn a_slot_outside_panics() {
     let mut store = KvStore::new(SHAPE, 4);
     store.view_mut().layer(0).read(false, 4, &mut [0.0; 20]);
+}
+
+/// Rows of one layer among others in a slot, few and so many that threads share them.
+#[test]
+fn rows_stored_at_slots_are_those_stored_one_by_one() {
+    const SLOTS: usize = 1500;
+    for (exec, dtype) in levels_and_threads()
+        .flat_map(|exec| [KvDtype::F32, KvDtype::Bf16, KvDtype::Q8_0].map(|dtype| (exec.clone(), dtype)))
+    {
+        for (count, dims, width) in [(1, 33, 40), (7, 70, 70), (1400, 96, 100)] {
+            let row_bytes = dtype.row_bytes(dims);
+            let (stride, offset) = (2 * row_bytes.next_multiple_of(4), row_bytes.next_multiple_of(4));
+            let slots: Vec<u32> = shuffled(3, SLOTS).iter().take(count).map(|slot| *slot as u32).collect();
+            let rows = values(5, count * width);
+            let (mut own, mut want) = (vec![0u32; SLOTS * stride / 4], vec![0u32; SLOTS * stride / 4]);
+            dtype.store_rows(&exec, (&rows, dims), bytes(&mut own), RowPlaces { slots: &slots, stride, offset });
+            for (row, slot) in rows.chunks(width).zip(&slots) {
+                let start = *slot as usize * stride + offset;
+                dtype.store(exec.simd(), &row[..dims], &mut bytes(&mut want)[start..start + row_bytes]);
+            }
+            assert!(own == want, "{exec:?} {dtype:?}, {count} rows of {dims} dimensions");
+            let mut read = vec![0.0; dims];
+            let start = slots[0] as usize * stride + offset;
+            dtype.load(&bytes(&mut own)[start..start + row_bytes], &mut read);
+            assert!(read.iter().zip(&rows).all(|(read, row)| (read - row).abs() < 0.01), "{dtype:?}: {read:?}");
+        }
+    }
+}
+
+/// Words as bytes, so that rows are aligned.
+fn bytes(words: &mut [u32]) -> &mut [u8] {
+    // SAFETY: any bytes are u32, and u32 are bytes.
+    unsafe { words.align_to_mut().1 }
 }
