@@ -173,8 +173,7 @@ impl Lane {
         let row = &self.bytes()[range];
         match &self.hidden {
             None => out.copy_from_slice(row),
-            Some((_, HiddenFormat { columns, dtype, .. })) => {
-                let columns = *columns;
+            &Some((_, HiddenFormat { columns, dtype, .. })) => {
                 values.resize(columns, 0.0);
                 let layers = row.chunks_exact(dtype.row_bytes(columns));
                 for (layer, out) in layers.zip(out.chunks_exact_mut(columns * size_of::<f32>())) {

@@ -1,4 +1,4 @@
-//! What the bytes of a key or value mean, by dtype.
+//! What the bytes of a key, a value or a hidden row mean, by dtype.
 
 use crate::bytes::{Plain, typed, typed_mut};
 use crate::exec::Exec;
