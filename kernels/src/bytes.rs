@@ -81,6 +81,13 @@ impl AlignedBytes {
         let _ = pages.advise_range(memmap2::Advice::HugePage, start, huge);
         Self { pages, start, len }
     }
+
+    /// Asks the system for the memory of the first `bytes` now, and not as they are written.
+    pub fn populate(&self, bytes: usize) {
+        // Only a hint: where it is refused, pages come one by one.
+        #[cfg(target_os = "linux")]
+        let _ = self.pages.advise_range(memmap2::Advice::PopulateWrite, self.start, bytes.min(self.len));
+    }
 }
 
 impl AsRef<[u8]> for AlignedBytes {

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Elements a row-wise op must touch before a second thread pays for its wake-up.
-const PARALLEL_ELEMENTS: usize = 32 * 1024;
+const PARALLEL_ELEMENTS: usize = 16 * 1024;
 
 /// What computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub enum Op {
     /// Rows of the embedding table.
     Embed,
-    /// Norms, with the residual addition that is part of one.
+    /// Norms and residual additions.
     RmsNorm,
     /// Rounding and laying out a linear's inputs.
     Pack,

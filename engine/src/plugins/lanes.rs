@@ -12,6 +12,10 @@ use foretoken_kernels::{AlignedBytes, Exec};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 
+/// Memory of a lane of hidden rows that is there from the start. Every token writes them, whether or not it is drafted
+/// for, and the first touch of a huge page takes as long as thousands of rows (up to 6 ms on a virtual machine).
+const HIDDEN_BYTES_AT_START: usize = 64 << 20;
+
 /// The bytes of one lane.
 pub struct Lane {
     /// Bytes per row as it lies here.
@@ -56,8 +60,11 @@ impl Lanes {
                 LaneSource::Plugin => (need.bytes_per_slot, None),
                 LaneSource::Hidden(layers) => (layers.len() * format.bytes(), Some((layers.clone(), format.clone()))),
             };
-            let bytes = Some(AlignedBytes::zeroed(row_bytes * (num_slots + need.scratch_rows)));
-            Lane { row_bytes, bytes, valid: vec![false; num_slots], hidden, values: Vec::new() }
+            let bytes = AlignedBytes::zeroed(row_bytes * (num_slots + need.scratch_rows));
+            if hidden.is_some() {
+                bytes.populate(HIDDEN_BYTES_AT_START);
+            }
+            Lane { row_bytes, bytes: Some(bytes), valid: vec![false; num_slots], hidden, values: Vec::new() }
         };
         *self.locked() = needs.iter().map(make).collect();
     }

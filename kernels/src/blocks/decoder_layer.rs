@@ -10,8 +10,8 @@ use crate::exec::Exec;
 use crate::ops::rmsnorm::rmsnorm_in_place;
 use crate::ops::rope_kv::RopeKvRows;
 use crate::ops::{
-    AttentionSeq, AttentionShape, LinearJob, PackedRows, RopeRows, add_rmsnorm, attention, linear, rmsnorm, rope_kv,
-    swiglu,
+    AttentionSeq, AttentionShape, LinearJob, PackedRows, RopeRows, add, add_rmsnorm, attention, linear, rmsnorm,
+    rope_kv, swiglu,
 };
 use crate::weight::Weight;
 
@@ -149,9 +149,7 @@ impl DecoderLayer {
         let (weight, delta) = (&self.tensors.post_attention_norm, &workspace.delta);
         add_rmsnorm(exec, hidden, delta, weight, self.shape.eps, &mut normed);
         self.mlp(exec, &normed, workspace);
-        for (hidden, delta) in hidden.iter_mut().zip(workspace.delta.iter()) {
-            *hidden += delta;
-        }
+        add(exec, hidden, &workspace.delta, self.shape.width);
         workspace.normed = normed;
     }
 

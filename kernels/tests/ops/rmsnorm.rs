@@ -5,7 +5,7 @@
 
 use crate::support::{F32, assert_close, bits, levels, levels_and_threads, values};
 use foretoken_kernels::ops::rmsnorm::{reference, rmsnorm_in_place};
-use foretoken_kernels::ops::{add_rmsnorm, rmsnorm};
+use foretoken_kernels::ops::{add, add_rmsnorm, rmsnorm};
 
 const EPS: f32 = 1e-5;
 
@@ -31,6 +31,9 @@ fn fused_and_in_place_forms_give_the_same_bits() {
         for (sum, want) in sum.chunks(72).zip(want.chunks_mut(72)) {
             rmsnorm(&exec, sum, &weight, EPS, want);
         }
+        let mut added = residual.clone();
+        add(&exec, &mut added, &delta, 72);
+        assert_eq!(bits(&added), bits(&sum), "{exec:?}");
         let (mut fused, mut out) = (residual.clone(), vec![0.0; sum.len()]);
         add_rmsnorm(&exec, &mut fused, &delta, &weight, EPS, &mut out);
         assert_eq!((bits(&fused), bits(&out)), (bits(&sum), bits(&want)), "{exec:?}");

@@ -55,10 +55,24 @@ impl Kernel for AddRmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
+        Add { residual: &mut *self.residual, delta: self.delta }.run::<S>();
+        RmsNorm { x: self.residual, weight: self.weight, eps: self.eps, out: self.out }.run::<S>();
+    }
+}
+
+pub(super) struct Add<'a> {
+    pub residual: &'a mut [f32],
+    pub delta: &'a [f32],
+}
+
+impl Kernel for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
         for (residual, delta) in self.residual.iter_mut().zip(self.delta) {
             *residual += delta;
         }
-        RmsNorm { x: self.residual, weight: self.weight, eps: self.eps, out: self.out }.run::<S>();
     }
 }
 

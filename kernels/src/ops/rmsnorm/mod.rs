@@ -1,4 +1,5 @@
-//! Root-mean-square norm (Zhang and Sennrich, 1910.07467), alone and fused with the residual addition before it.
+//! Root-mean-square norm (Zhang and Sennrich, 1910.07467), alone and fused with the residual addition before it; and that
+//! addition, for the residual that no norm follows.
 //!
 //! `width` is the length of `weight`, so the same op norms whole rows and, with a weight of head_dim, every head of q
 //! and k (Qwen3). The sum of squares is one 16-lane sum; rows never share one.
@@ -48,6 +49,19 @@ pub fn add_rmsnorm(exec: &Exec, residual: &mut [f32], delta: &[f32], weight: &[f
         // SAFETY: parts are disjoint ranges of rows, of two different buffers.
         let (residual, out) = unsafe { (residual.range(range.clone()), out.range(range.clone())) };
         dispatch(exec.simd(), cpu::AddRmsNorm { residual, delta: &delta[range], weight, eps, out });
+    });
+}
+
+/// `residual += delta`; both are `[rows, width]`.
+pub fn add(exec: &Exec, residual: &mut [f32], delta: &[f32], width: usize) {
+    let _timer = exec.time(Op::RmsNorm);
+    assert_eq!(delta.len(), residual.len(), "delta must be [rows, width] like the residual");
+    let residual = SharedMut::new(residual);
+    exec.for_rows(delta.len() / width, width, &|rows| {
+        let range = rows.start * width..rows.end * width;
+        // SAFETY: parts are disjoint ranges of rows.
+        let residual = unsafe { residual.range(range.clone()) };
+        dispatch(exec.simd(), cpu::Add { residual, delta: &delta[range] });
     });
 }
 
