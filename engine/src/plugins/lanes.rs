@@ -53,7 +53,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Allocates what `needs` asks for; pages are touched only when written.
+    /// Allocates what `needs` asks for; pages are touched only when written, but for the first of hidden rows.
     pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, format: &HiddenFormat) {
         let make = |need: &LaneNeed| {
             let (row_bytes, hidden) = match &need.source {

@@ -55,6 +55,7 @@ pub fn add_rmsnorm(exec: &Exec, residual: &mut [f32], delta: &[f32], weight: &[f
 /// `residual += delta`; both are `[rows, width]`.
 pub fn add(exec: &Exec, residual: &mut [f32], delta: &[f32], width: usize) {
     let _timer = exec.time(Op::RmsNorm);
+    assert!(width > 0 && delta.len().is_multiple_of(width), "delta must be [rows, width]: width {width}");
     assert_eq!(delta.len(), residual.len(), "delta must be [rows, width] like the residual");
     let residual = SharedMut::new(residual);
     exec.for_rows(delta.len() / width, width, &|rows| {
