@@ -3,7 +3,7 @@
 //! Budgets and not draft lengths, because a proposer may draft less than it is allowed where it is unsure, and a budget
 //! that leaves it that choice is worth more than one that cuts its best drafts. What a larger budget kept bounds what a
 //! smaller one would have: of a chain its beginning is left, of a tree its best part. So a budget that was not tried is
-//! taken for as good as that bound; trying it tells.
+//! taken for as good as that bound; trying it tells. What is beyond all that was tried is hoped for.
 
 /// The budgets that are told apart.
 pub const BUDGETS: [u32; 12] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
@@ -15,6 +15,8 @@ const MEMORY: f32 = 96.0;
 const FADES: f32 = 0.99;
 /// Tries after which a budget's own mean counts alone.
 const ENOUGH: f32 = 16.0;
+/// What other sequences tell of one with no tries of its own counts so much less.
+const DIFFER: f32 = 0.25;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Mean {
@@ -29,6 +31,11 @@ impl Mean {
         self.drafted += (drafted - self.drafted) / self.weight;
         self.kept += (kept - self.kept) / self.weight;
     }
+
+    /// How much it counts.
+    fn share(&self) -> f32 {
+        (self.weight / ENOUGH).min(1.0)
+    }
 }
 
 /// Nodes that a budget is expected to draft and to keep.
@@ -41,7 +48,8 @@ pub struct Expected {
 }
 
 /// How often the last of some nodes is kept, and a further one if the last one is: beyond what was seen, guesses go on
-/// being right as often.
+/// being right as often, yet not more often than those of a chain would be of which as many were kept. What two budgets
+/// kept is known by a few tries each, so what the larger one kept more says little by itself.
 #[derive(Debug, Clone, Copy)]
 struct Going {
     last: f32,
@@ -61,6 +69,17 @@ impl Going {
             self.on = if width > 1.0 { share.powf(2.0 / (width + 1.0)) } else { share };
         }
         self.last *= self.on.powf(width);
+    }
+
+    /// Bounds what is to come by a chain that kept as many.
+    fn bound(&mut self, seen: Expected) {
+        let (mut least, mut most) = (0.0, self.on);
+        for _ in 0..8 {
+            let on = f32::midpoint(least, most);
+            let kept = on * (1.0 - on.powf(seen.drafted)) / (1.0 - on);
+            *if kept < seen.kept { &mut least } else { &mut most } = on;
+        }
+        self.on = most;
     }
 }
 
@@ -92,24 +111,31 @@ impl Acceptance {
     pub fn expected(&self, others: Option<&Self>, most: u32) -> [Expected; BUDGETS.len()] {
         let mut expected = [Expected::default(); BUDGETS.len()];
         let (mut before, mut kept) = (Expected::default(), Going { last: 1.0, on: GUESSED });
+        let counts = if others.is_some() { 1.0 - DIFFER * self.doubt() } else { 0.0 };
+        let others = others.unwrap_or(self);
         // How often the last node is drafted: a proposer may have less than it is allowed.
-        let mut drafts = 1.0;
+        let (mut drafts, mut was_seen) = (1.0, false);
         for (place, budget) in BUDGETS.iter().enumerate().take(level(most) + 1) {
             let width = *budget as f32 - if place > 0 { BUDGETS[place - 1] as f32 } else { 0.0 };
-            let hoped = Expected { drafted: before.drafted + drafts * width, kept: before.kept + kept.sum(width) };
-            let (mut mean, mut doubt) = (hoped, 1.0);
-            for one in others.into_iter().chain([self]) {
-                for seen in [&one.bound[place], &one.tried[place]] {
-                    let share = (seen.weight / ENOUGH).min(1.0);
-                    doubt *= 1.0 - share;
-                    mean.drafted += share * (seen.drafted - mean.drafted);
-                    mean.kept += share * (seen.kept - mean.kept);
-                }
+            let told = [others.bound[place], others.tried[place]].map(|mean| (mean, counts * mean.share()));
+            let own = [self.bound[place], self.tried[place]].map(|mean| (mean, mean.share()));
+            let seen = told.into_iter().chain(own);
+            let doubt: f32 = seen.clone().map(|(_, share)| 1.0 - share).product();
+            let is_seen = doubt < 0.5;
+            // A proposer that drafts less than it may where it is unsure is right the more often where it does not.
+            if was_seen && !is_seen && before.drafted > 0.9 * BUDGETS[place - 1] as f32 {
+                kept.bound(before);
+            }
+            was_seen = is_seen;
+            let mut mean = Expected { drafted: before.drafted + drafts * width, kept: before.kept + kept.sum(width) };
+            for (seen, share) in seen {
+                mean.drafted += share * (seen.drafted - mean.drafted);
+                mean.kept += share * (seen.kept - mean.kept);
             }
             // A budget that was tried is known; of the others a larger one is worth a smaller one at least.
             let floor = if self.is_known(place) { Expected::default() } else { before };
             let now = Expected { drafted: mean.drafted.max(before.drafted), kept: mean.kept.max(floor.kept) };
-            kept.follow(now.kept - before.kept, width, doubt < 0.5);
+            kept.follow(now.kept - before.kept, width, is_seen);
             drafts = (now.drafted - before.drafted) / width;
             expected[place] = now;
             before = now;
@@ -122,6 +148,11 @@ impl Acceptance {
             }
         }
         expected
+    }
+
+    /// What is missing of the tries that are enough to tell, as a share of them.
+    pub fn doubt(&self) -> f32 {
+        1.0 - self.tried.iter().map(|mean| mean.weight).sum::<f32>().min(ENOUGH) / ENOUGH
     }
 
     fn is_known(&self, place: usize) -> bool {
@@ -151,9 +182,23 @@ mod tests {
         assert!(fresh[0].kept > 0.6 && fresh.windows(2).all(|pair| pair[1].kept >= pair[0].kept));
         let mut others = Acceptance::default();
         (0..50).for_each(|_| others.add(4, 4, 0));
-        assert!(Acceptance::default().expected(Some(&others), 64)[level(4)].kept < 0.01);
+        let mut own = Acceptance::default();
+        let told = own.expected(Some(&others), 64);
+        assert!(told[0].kept < 0.3 * fresh[0].kept && told[0].kept > 0.1, "{told:?}");
+        (0..16).for_each(|_| own.add(1, 1, 0));
+        let told = own.expected(Some(&others), 64);
         // Beyond the largest budget tried, its last nodes say what further ones are worth.
-        assert!(Acceptance::default().expected(Some(&others), 64)[level(16)].kept < 0.01);
+        assert!(told[level(4)].kept < 0.01 && told[level(16)].kept < 0.01, "{told:?}");
+    }
+
+    #[test]
+    fn what_a_few_tries_kept_more_is_not_hoped_to_go_on() {
+        let mut seen = Acceptance::default();
+        (0..100).for_each(|step| seen.add(4, 4, 1 + step % 3));
+        (0..8).for_each(|_| seen.add(6, 6, 4));
+        let expected = seen.expected(None, 64);
+        // 2 of 4 nodes are 0.68 a node, and of such ever more 2.1; 1 of 2 more would be 0.7 or more of those, and so on.
+        assert!(expected[level(6)].kept > 2.4 && expected[level(32)].kept < 3.5, "{expected:?}");
     }
 
     #[test]

@@ -6,15 +6,16 @@
 //! one whose are not, and beside many others, where rows are dear, all draft less.
 //!
 //! What is measured is noisy, so a change must pay: speculation starts only where it promises a few percent more than plain
-//! decoding, and a price stays until another is better by more than noise. Where it has stopped, a small draft is tried now
-//! and then, and everywhere the largest one, since a text that begins to repeat itself is worth more than the last ones
-//! told: each so seldom that it costs a percent at most, and so as good as always where rows are free. A try of which all
-//! was kept is followed by one twice as large.
+//! decoding, and a price stays until another is better by more than noise. The first drafts are not judged by their luck:
+//! the fewer there were, the more they may lose; nor by their time, which is that of cold caches. Where speculation has
+//! stopped, a small draft is tried now and then, and everywhere the largest one, since a text that begins to repeat itself
+//! is worth more than the last ones told: each so seldom that it costs a percent at most, and so as good as always where
+//! rows are free. A try of which all was kept is followed by one twice as large.
 
 use foretoken_plugin_api::{QueueSequence, StepReport};
 
 use super::acceptance::{Acceptance, BUDGETS, Expected, level};
-use super::costs::Costs;
+use super::costs::{Costs, catches_up};
 use super::remembered::Remembered;
 use crate::unit::Unit;
 
@@ -23,6 +24,8 @@ const PRICES: [f32; 12] = [2.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.
 /// Speculation must promise this much over plain decoding, and a price over the last one.
 const PAYS: f32 = 1.04;
 const BETTER: f32 = 1.03;
+/// What it may promise less than plain decoding without being stopped, before anything was tried.
+const HASTY: f32 = 0.3;
 /// What tries may cost where nothing is drafted, as a share of the time, and largest drafts where something is. Small tries
 /// that give back less than they cost are made less often, down to this part.
 const TRIES: f32 = 0.005;
@@ -39,6 +42,8 @@ const SOON: f32 = 64.0;
 const TRY: u32 = 3;
 const TRIERS: usize = 4;
 const BETWEEN_TRIES: f32 = 4.0;
+/// Plain steps after which drafts are cold.
+const PAUSE: f32 = 16.0;
 
 /// Of many sequences not all are thought about in every step, so that a step of hundreds costs microseconds: a new outlook
 /// for one in so many parts, and a lesson from one in so many, for itself and for all.
@@ -60,6 +65,8 @@ pub struct CostAware {
     /// Plain steps since the last draft, and steps with drafts since the last plain one.
     plain_steps: f32,
     drafting_steps: f32,
+    /// Whether the drafts of this step find other data than theirs in the caches, and the pass after them too.
+    is_cold: bool,
     /// Steps since every sequence was allowed all it may draft.
     short_steps: f32,
     /// Places of the units that may draft in this step.
@@ -212,13 +219,14 @@ impl CostAware {
         let now = outlooks.by_price[price];
         let took_now = now.took(&self.costs, rows, 1.0);
         let costs = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0) - took_now;
-        let is_time =
-            |steps: f32, share: f32, outcome: Outcome| steps >= BETWEEN_TRIES.max(costs(outcome) / (share * took_now));
-        let gives = (outlooks.tried.kept - now.kept) * took_now / (anchors + now.kept);
-        let hope = (gives / costs(outlooks.tried).max(1.0)).clamp(HOPELESS, 1.0);
+        let is_time = |steps: f32, share: f32, outcome: Outcome| {
+            let gives = (outcome.kept - now.kept) * took_now / (anchors + now.kept);
+            let hope = if price == 0 { (gives / costs(outcome).max(1.0)).clamp(HOPELESS, 1.0) } else { 1.0 };
+            steps >= BETWEEN_TRIES.max(costs(outcome) / (hope * share * took_now))
+        };
         let share = if price == 0 { TRIES } else { LARGEST };
         let reaches = knows_drafting && !pauses && is_time(self.short_steps, share, outlooks.most);
-        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, hope * TRIES, outlooks.tried));
+        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, TRIES, outlooks.tried));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
@@ -268,11 +276,12 @@ impl CostAware {
     fn settle_price(&mut self, outcomes: &[Outcome; PRICES.len()], rows: f32, anchors: f32) -> bool {
         let speeds = outcomes.map(|outcome| (anchors + outcome.kept) / outcome.took(&self.costs, rows, SOON));
         let (plain, last) = (speeds[0], speeds[self.price]);
-        let best = (1..PRICES.len()).max_by(|a, b| speeds[*a].total_cmp(&speeds[*b])).unwrap_or(0);
+        let drafting = (1..PRICES.len()).filter(|price| outcomes[*price].drafting > 0);
+        let best = drafting.max_by(|a, b| speeds[*a].total_cmp(&speeds[*b])).unwrap_or(0);
         let fastest = speeds[best];
         let price = match () {
             () if !self.costs.is_known() => PRICES.len() / 2,
-            () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 } => 0,
+            () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 - HASTY * self.all.doubt() } => 0,
             () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
             () => best,
         };
@@ -283,16 +292,19 @@ impl CostAware {
 
     /// Remembers what the planner allowed.
     pub fn planned(&mut self, units: &[Unit], sequences: &[QueueSequence]) {
-        let mut drafts = false;
+        let (mut drafting, mut missed) = (0, 0);
         for unit in units.iter().filter(|unit| unit.decodes() && unit.rows > 0) {
             let state = self.sequences.at_mut(unit.arrival());
             state.budget = unit.draft;
             if unit.draft > 0 {
-                drafts = true;
+                drafting += 1;
+                missed += state.missed;
                 state.caught_up = tokens(unit, sequences);
             }
         }
         let count = |before: f32, counts: bool| if counts { before + 1.0 } else { 0.0 };
+        let drafts = drafting > 0;
+        self.is_cold = drafts && (self.lessons == 0 || self.plain_steps >= PAUSE || catches_up(drafting, missed));
         self.plain_steps = count(self.plain_steps, !drafts);
         self.drafting_steps = count(self.drafting_steps, drafts);
     }
@@ -302,7 +314,7 @@ impl CostAware {
         let reports = report.sequences();
         let only_decodes = reports.iter().all(|report| report.rows == report.drafted + 1);
         if only_decodes && report.rows > 0 {
-            self.costs.add_pass(report.rows, report.forward_ns as f32);
+            self.costs.add_pass(report.rows, report.forward_ns as f32, self.is_cold);
         }
         let (parts, common_parts) = (reports.len().div_ceil(LESSONS), reports.len().div_ceil(COMMON_LESSONS));
         let (mut largest, mut drafting, mut missed) = (0, 0, 0);
@@ -324,7 +336,7 @@ impl CostAware {
         }
         if drafting > 0 {
             self.lessons = self.lessons.wrapping_add(1);
-            self.costs.add_draft(drafting, largest, missed as f32, report.draft_ns as f32);
+            self.costs.add_draft(drafting, largest, missed, report.draft_ns as f32, self.is_cold);
         }
     }
 }

@@ -13,8 +13,10 @@ const COMMON: f32 = 0.05;
 /// A single pass more times slower than expected than this is a disturbance, and counts as this.
 const DISTURBED: f32 = 2.0;
 
-/// Tokens that a draft has to catch up on from which on that is what it costs, and the weight of the latest such draft.
-const MANY: f32 = 32.0;
+/// Tokens that a draft has to catch up on from which on that is what it costs: of all its sequences, and of each of many;
+/// and the weight of the latest such draft.
+const MANY: u32 = 32;
+const MANY_EACH: u32 = 4;
 const CAUGHT: f32 = 0.3;
 /// Batches that are told apart when drafting is timed: by powers of two.
 const BATCHES: usize = 10;
@@ -47,10 +49,13 @@ impl Costs {
         self.passes.iter().any(|cost| *cost > 0.0)
     }
 
-    /// A pass of `rows` rows took `took` nanoseconds.
-    pub fn add_pass(&mut self, rows: u32, took: f32) {
+    /// A pass of `rows` rows took `took` nanoseconds; a cold one tells how long it takes at most.
+    pub fn add_pass(&mut self, rows: u32, took: f32, is_cold: bool) {
         let expected = self.pass(rows as f32);
         let place = SIZES.partition_point(|size| *size < rows).min(SIZES.len() - 1);
+        if is_cold && self.passes[place] == 0.0 {
+            return;
+        }
         self.seen[place] = self.seen[place].saturating_add(1);
         if self.passes[place] == 0.0 {
             let size = self.pass(SIZES[place] as f32);
@@ -59,7 +64,7 @@ impl Costs {
         }
         let latest = (1.0 / f32::from(self.seen[place])).max(LATEST);
         // A pass of another number of rows says what one of this size would have taken.
-        let ratio = (took / expected).min(DISTURBED);
+        let ratio = (took / expected).min(if is_cold { 1.0 } else { DISTURBED });
         for (other, cost) in self.passes.iter_mut().enumerate() {
             let weight = if other == place { latest } else { COMMON };
             *cost *= 1.0 + weight * (ratio - 1.0);
@@ -83,18 +88,22 @@ impl Costs {
     }
 
     /// Drafting for `batch` sequences with this budget took `took` nanoseconds, `missed` tokens that were written since
-    /// their last drafts included.
-    pub fn add_draft(&mut self, batch: usize, budget: u32, missed: f32, took: f32) {
+    /// their last drafts included; a cold one tells how long it takes at most.
+    pub fn add_draft(&mut self, batch: usize, budget: u32, missed: u32, took: f32, is_cold: bool) {
         let known = self.draft(batch, budget);
-        let cost = &mut self.drafts[bucket(batch)][level(budget)];
-        if missed >= MANY {
+        if catches_up(batch, missed) {
             // Most of it was catching up; all of it, where drafting itself is not known.
-            let each = (took - known).max(0.0) / missed;
+            let each = (took - known).max(0.0) / missed as f32;
             let latest = if self.missed == 0.0 { 1.0 } else { CAUGHT };
             self.missed += latest * (each - self.missed);
             return;
         }
-        let took = (took - self.missed * missed).max(1.0);
+        if is_cold && known == 0.0 {
+            return;
+        }
+        let most = if is_cold { known } else { f32::INFINITY };
+        let took = (took - self.catch_up(missed as f32)).max(1.0).min(most);
+        let cost = &mut self.drafts[bucket(batch)][level(budget)];
         *cost = if *cost == 0.0 { took } else { *cost + LATEST * (took.min(4.0 * *cost) - *cost) };
     }
 
@@ -112,17 +121,28 @@ impl Costs {
     /// budget or batch that was.
     pub fn draft(&self, batch: usize, budget: u32) -> f32 {
         let (row, place) = (bucket(batch), level(budget));
-        let near = |row: usize| {
-            let seen = (0..BUDGETS.len()).filter(|other| self.drafts[row][*other] > 0.0);
-            let nearest = seen.min_by_key(|other| other.abs_diff(place))?;
-            let share = BUDGETS[place] as f32 / BUDGETS[nearest] as f32;
-            // Part of it does not depend on the budget: the rows of committed tokens.
-            Some(self.drafts[row][nearest] * (0.3 + 0.7 * share))
-        };
-        let rows = (0..BATCHES).filter_map(|other| near(other).map(|cost| (other, cost)));
-        let nearest = rows.min_by_key(|(other, _)| other.abs_diff(row));
-        nearest.map_or(0.0, |(other, cost)| cost * 2f32.powi(row as i32 - other as i32).max(1.0))
+        let is_seen = |row: &usize, place: &usize| self.drafts[*row][*place] > 0.0;
+        let in_row =
+            |row: usize| nearest(place, BUDGETS.len()).find(|place| is_seen(&row, place)).map(|place| (row, place));
+        let Some((known_row, known)) = nearest(row, BATCHES).find_map(in_row) else { return 0.0 };
+        let share = BUDGETS[place] as f32 / BUDGETS[known] as f32;
+        // Part of it does not depend on the budget: the rows of committed tokens.
+        let cost = self.drafts[known_row][known] * (0.3 + 0.7 * share);
+        cost * 2f32.powi(row as i32 - known_row as i32).max(1.0)
     }
+}
+
+/// The places below `count`, from one on to those that are farther and farther from it.
+fn nearest(from: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count)
+        .flat_map(move |far| [from.checked_sub(far), Some(from + far)])
+        .flatten()
+        .filter(move |place| *place < count)
+}
+
+/// Whether a draft for so many sequences that has to catch up on `missed` tokens is more that than drafting.
+pub fn catches_up(batch: usize, missed: u32) -> bool {
+    missed >= MANY.max(MANY_EACH * batch as u32)
 }
 
 fn bucket(batch: usize) -> usize {
@@ -137,7 +157,7 @@ mod tests {
     fn passes_lie_on_lines_between_what_was_seen_and_move_together() {
         let mut costs = Costs::default();
         assert!(!costs.is_known() && costs.pass(3.0) == 0.0);
-        [(1, 100.0), (4, 130.0), (8, 210.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took));
+        [(1, 100.0), (4, 130.0), (8, 210.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took, false));
         let near = |rows: f32, cost: f32| {
             let found = costs.pass(rows);
             assert!((found - cost).abs() < 1.0, "{rows} rows: {found}, expected {cost}");
@@ -146,8 +166,8 @@ mod tests {
         near(6.0, f32::midpoint(costs.pass(4.0), costs.pass(8.0)));
         near(12.0, 2.0 * costs.pass(8.0) - costs.pass(4.0));
         let before = costs.pass(1.0);
-        (0..20).for_each(|_| costs.add_pass(8, 210.0));
-        (0..200).for_each(|_| costs.add_pass(8, 420.0));
+        (0..20).for_each(|_| costs.add_pass(8, 210.0, false));
+        (0..200).for_each(|_| costs.add_pass(8, 420.0, false));
         assert!((costs.pass(8.0) - 420.0).abs() < 2.0);
         assert!(costs.pass(1.0) > 1.2 * before, "all passes got slower");
     }
@@ -155,7 +175,9 @@ mod tests {
     #[test]
     fn a_pass_between_two_sizes_is_not_taken_for_the_larger_one() {
         let mut costs = Costs::default();
-        [(32, 3200.0), (64, 6400.0), (76, 7600.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took));
+        [(32, 3200.0), (64, 6400.0), (76, 7600.0)]
+            .into_iter()
+            .for_each(|(rows, took)| costs.add_pass(rows, took, false));
         assert!((costs.pass(76.0) - 7600.0).abs() < 1.0 && (costs.pass(96.0) - 9600.0).abs() < 1.0);
     }
 
@@ -163,7 +185,7 @@ mod tests {
     fn drafting_is_in_proportion_to_what_was_seen() {
         let mut costs = Costs::default();
         assert_eq!(costs.draft(1, 8), 0.0);
-        costs.add_draft(1, 8, 0.0, 800.0);
+        costs.add_draft(1, 8, 0, 800.0, false);
         assert_eq!(costs.draft(1, 8), 800.0);
         assert!((300.0..800.0).contains(&costs.draft(1, 2)));
         assert!(costs.draft(4, 8) > 2.0 * costs.draft(1, 8));
@@ -172,11 +194,34 @@ mod tests {
     #[test]
     fn catching_up_is_told_from_drafting() {
         let mut costs = Costs::default();
-        costs.add_draft(1, 3, 300.0, 30_000.0);
+        costs.add_draft(1, 3, 300, 30_000.0, false);
         assert!(costs.knows_drafting() && costs.catch_up(300.0) == 30_000.0);
-        (0..40).for_each(|_| costs.add_draft(1, 3, 2.0, 1200.0));
+        (0..40).for_each(|_| costs.add_draft(1, 3, 2, 1200.0, false));
         assert!((costs.draft(1, 3) - 1000.0).abs() < 1.0);
-        (0..40).for_each(|_| costs.add_draft(1, 3, 300.0, 31_000.0));
+        (0..40).for_each(|_| costs.add_draft(1, 3, 300, 31_000.0, false));
         assert!((costs.catch_up(300.0) - 30_000.0).abs() < 10.0);
+    }
+
+    #[test]
+    fn what_is_cold_bounds_what_is_warm() {
+        let mut costs = Costs::default();
+        costs.add_draft(1, 4, 1, 900.0, true);
+        assert!(!costs.knows_drafting(), "nothing to bound yet");
+        [(1, 100.0), (4, 130.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took, false));
+        costs.add_draft(1, 4, 1, 400.0, false);
+        for _ in 0..50 {
+            costs.add_pass(4, 260.0, true);
+            costs.add_pass(3, 260.0, true);
+            costs.add_draft(1, 4, 1, 900.0, true);
+        }
+        assert_eq!((costs.pass(4.0), costs.pass(3.0), costs.draft(1, 4)), (130.0, 120.0, 400.0));
+        (0..80).for_each(|_| costs.add_pass(4, 110.0, true));
+        (0..80).for_each(|_| costs.add_draft(1, 4, 1, 300.0, true));
+        assert!((costs.pass(4.0) - 110.0).abs() < 2.0 && (costs.draft(1, 4) - 300.0).abs() < 2.0);
+    }
+
+    #[test]
+    fn many_sequences_that_each_wrote_a_few_tokens_have_not_to_catch_up() {
+        assert!(catches_up(1, 32) && !catches_up(1, 31) && !catches_up(64, 128) && catches_up(64, 256));
     }
 }
