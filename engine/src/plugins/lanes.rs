@@ -12,9 +12,11 @@ use foretoken_kernels::{AlignedBytes, Exec};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 
-/// Memory of a lane of hidden rows that is there from the start. Every token writes them, whether or not it is drafted
-/// for, and the first touch of a huge page takes as long as thousands of rows (up to 6 ms on a virtual machine).
+/// Memory of a lane that is there from the start: the first touch of a huge page takes as long as thousands of rows (up to
+/// 6 ms on a virtual machine). Every token writes hidden rows, whether or not it is drafted for; what proposers keep is
+/// first touched by drafts that are tried, whose time is what tells whether they pay.
 const HIDDEN_BYTES_AT_START: usize = 64 << 20;
+const PLUGIN_BYTES_AT_START: usize = 16 << 20;
 
 /// The bytes of one lane.
 pub struct Lane {
@@ -53,7 +55,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Allocates what `needs` asks for; pages are touched only when written, but for the first of hidden rows.
+    /// Allocates what `needs` asks for; pages are touched only when written, but for the first of each lane.
     pub fn allocate(&self, needs: &[LaneNeed], num_slots: usize, format: &HiddenFormat) {
         let make = |need: &LaneNeed| {
             let (row_bytes, hidden) = match &need.source {
@@ -61,9 +63,7 @@ impl Lanes {
                 LaneSource::Hidden(layers) => (layers.len() * format.bytes(), Some((layers.clone(), format.clone()))),
             };
             let bytes = AlignedBytes::zeroed(row_bytes * (num_slots + need.scratch_rows));
-            if hidden.is_some() {
-                bytes.populate(HIDDEN_BYTES_AT_START);
-            }
+            bytes.populate(if hidden.is_some() { HIDDEN_BYTES_AT_START } else { PLUGIN_BYTES_AT_START });
             Lane { row_bytes, bytes: Some(bytes), valid: vec![false; num_slots], hidden, values: Vec::new() }
         };
         *self.locked() = needs.iter().map(make).collect();

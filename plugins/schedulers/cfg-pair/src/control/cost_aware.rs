@@ -44,6 +44,8 @@ const TRIERS: usize = 4;
 const BETWEEN_TRIES: f32 = 4.0;
 /// Plain steps after which drafts are cold.
 const PAUSE: f32 = 16.0;
+/// Most steps that are not thought about, where nothing is drafted and no try is due before.
+const QUIET: f32 = 4.0;
 
 /// Of many sequences not all are thought about in every step, so that a step of hundreds costs microseconds: a new outlook
 /// for one in so many parts, and a lesson from one in so many, for itself and for all.
@@ -69,6 +71,8 @@ pub struct CostAware {
     is_cold: bool,
     /// Steps since every sequence was allowed all it may draft.
     short_steps: f32,
+    /// Steps to come that need not be thought about.
+    quiet: f32,
     /// Places of the units that may draft in this step.
     drafters: Vec<usize>,
 }
@@ -209,6 +213,12 @@ impl CostAware {
         if self.drafters.is_empty() {
             return;
         }
+        if self.quiet >= 1.0 {
+            self.quiet -= 1.0;
+            self.short_steps += 1.0;
+            self.drafters.iter().for_each(|place| units[*place].max_draft = 0);
+            return;
+        }
         let outlooks = self.look(units);
         let is_close = self.settle_price(&outlooks.by_price, rows, anchors);
         // What drafting costs is not known before it was done, so the first drafts are small ones.
@@ -219,14 +229,15 @@ impl CostAware {
         let now = outlooks.by_price[price];
         let took_now = now.took(&self.costs, rows, 1.0);
         let costs = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0) - took_now;
-        let is_time = |steps: f32, share: f32, outcome: Outcome| {
+        let due = |share: f32, outcome: Outcome| {
             let gives = (outcome.kept - now.kept) * took_now / (anchors + now.kept);
             let hope = if price == 0 { (gives / costs(outcome).max(1.0)).clamp(HOPELESS, 1.0) } else { 1.0 };
-            steps >= BETWEEN_TRIES.max(costs(outcome) / (hope * share * took_now))
+            BETWEEN_TRIES.max(costs(outcome) / (hope * share * took_now))
         };
-        let share = if price == 0 { TRIES } else { LARGEST };
-        let reaches = knows_drafting && !pauses && is_time(self.short_steps, share, outlooks.most);
-        let tries = !knows_drafting || (self.price == 0 && is_time(self.plain_steps, TRIES, outlooks.tried));
+        let until_largest = due(if price == 0 { TRIES } else { LARGEST }, outlooks.most) - self.short_steps;
+        let until_try = due(TRIES, outlooks.tried) - self.plain_steps;
+        let reaches = knows_drafting && !pauses && until_largest <= 0.0;
+        let tries = !knows_drafting || (self.price == 0 && until_try <= 0.0);
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
@@ -239,6 +250,8 @@ impl CostAware {
                 budget => budget,
             };
         }
+        let drafts = self.drafters.iter().any(|place| units[*place].max_draft > 0);
+        self.quiet = if drafts || self.price > 0 { 0.0 } else { until_largest.min(until_try).clamp(0.0, QUIET) };
     }
 
     /// Whether one of the drafters tries in this step: of many, others each time.
