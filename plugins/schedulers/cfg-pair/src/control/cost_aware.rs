@@ -329,6 +329,10 @@ impl CostAware {
         if only_decodes && report.rows > 0 {
             self.costs.add_pass(report.rows, report.forward_ns as f32, self.is_cold);
         }
+        // What has no drafts teaches nothing more.
+        if self.drafting_steps == 0.0 {
+            return;
+        }
         let (parts, common_parts) = (reports.len().div_ceil(LESSONS), reports.len().div_ceil(COMMON_LESSONS));
         let (mut largest, mut drafting, mut missed) = (0, 0, 0);
         for (place, report) in reports.iter().enumerate() {
