@@ -96,7 +96,7 @@ pub struct StepReport<'a> {
     pub rows: u32,
     /// Nanoseconds spent in proposers.
     pub draft_ns: u64,
-    /// Nanoseconds spent in the target's pass.
+    /// Nanoseconds of the rest of the step: the target's pass, choosing among its tokens and keeping them.
     pub forward_ns: u64,
 }
 
