@@ -111,7 +111,7 @@ impl Acceptance {
     pub fn expected(&self, others: Option<&Self>, most: u32) -> [Expected; BUDGETS.len()] {
         let mut expected = [Expected::default(); BUDGETS.len()];
         let (mut before, mut kept) = (Expected::default(), Going { last: 1.0, on: GUESSED });
-        let counts = if others.is_some() { 1.0 - DIFFER * self.doubt() } else { 0.0 };
+        let counts = if others.is_some() { 1.0 - DIFFER * self.doubt(ENOUGH) } else { 0.0 };
         let others = others.unwrap_or(self);
         // How often the last node is drafted: a proposer may have less than it is allowed.
         let (mut drafts, mut was_seen) = (1.0, false);
@@ -150,9 +150,9 @@ impl Acceptance {
         expected
     }
 
-    /// What is missing of the tries that are enough to tell, as a share of them.
-    pub fn doubt(&self) -> f32 {
-        1.0 - self.tried.iter().map(|mean| mean.weight).sum::<f32>().min(ENOUGH) / ENOUGH
+    /// What is missing of as many tries as are enough to tell, as a share of them.
+    pub fn doubt(&self, enough: f32) -> f32 {
+        1.0 - self.tried.iter().map(|mean| mean.weight).sum::<f32>().min(enough) / enough
     }
 
     fn is_known(&self, place: usize) -> bool {

@@ -24,8 +24,10 @@ const PRICES: [f32; 12] = [2.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.
 /// Speculation must promise this much over plain decoding, and a price over the last one.
 const PAYS: f32 = 1.04;
 const BETTER: f32 = 1.03;
-/// What it may promise less than plain decoding without being stopped, before anything was tried.
+/// What it may promise less than plain decoding without being stopped, before anything was tried, and the tries after which
+/// it may no more.
 const HASTY: f32 = 0.3;
+const JUDGED: f32 = 32.0;
 /// What tries may cost where nothing is drafted, as a share of the time, and largest drafts where something is. Small tries
 /// that give back less than they cost are made less often, down to this part.
 const TRIES: f32 = 0.005;
@@ -294,7 +296,7 @@ impl CostAware {
         let fastest = speeds[best];
         let price = match () {
             () if !self.costs.is_known() => PRICES.len() / 2,
-            () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 - HASTY * self.all.doubt() } => 0,
+            () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 - HASTY * self.all.doubt(JUDGED) } => 0,
             () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
             () => best,
         };
