@@ -42,6 +42,13 @@ const CHAIN: Machine = Machine {
     cold: 1.0,
 };
 
+/// A head whose guesses are hardly ever right.
+const USELESS: Machine = Machine { draft: small_head, cold: 1.6, right: |_, _| 0.02, ..CHAIN };
+
+fn small_head(batch: f64, nodes: f64) -> f64 {
+    500.0 + 60.0 * batch + 400.0 * nodes
+}
+
 /// A tree proposer beside a small target whose texts are short and differ.
 const TREE: Machine = Machine {
     pass: |rows| 590.0 + 52.0 * rows,
@@ -153,20 +160,21 @@ fn fixed(machine: Machine, run: (u64, u64, u64), nodes: u32) -> f64 {
 #[test]
 fn cost_aware_is_never_slower_than_plain_and_near_the_best_fixed_length() {
     let cheap = |_: f64, _: f64| 2.0;
-    let head = |batch: f64, nodes: f64| 500.0 + 60.0 * batch + 400.0 * nodes;
     let machines = [
         ("copies, memory-bound", Machine { pass: wide, draft: cheap, right: |_, _| 0.8, ..CHAIN }),
         ("copies, cache-bound", Machine { pass: narrow, draft: cheap, right: |_, _| 0.8, ..CHAIN }),
-        ("a good head, memory-bound", Machine { pass: wide, draft: head, cold: 1.6, right: |_, _| 0.75, ..CHAIN }),
-        ("a good head, cache-bound", Machine { pass: narrow, draft: head, cold: 1.6, right: |_, _| 0.75, ..CHAIN }),
         (
-            "a useless head, memory-bound",
-            Machine { pass: wide, draft: head, cold: 1.6, right: |_, _| 0.02, life: 100, ..CHAIN },
+            "a good head, memory-bound",
+            Machine { pass: wide, draft: small_head, cold: 1.6, right: |_, _| 0.75, ..CHAIN },
         ),
         (
-            "a useless head, cache-bound",
-            Machine { pass: narrow, draft: head, cold: 1.6, right: |_, _| 0.02, life: 100, ..CHAIN },
+            "a good head, cache-bound",
+            Machine { pass: narrow, draft: small_head, cold: 1.6, right: |_, _| 0.75, ..CHAIN },
         ),
+        ("a useless head, memory-bound", USELESS),
+        ("a useless head, memory-bound, short texts", Machine { life: 100, ..USELESS }),
+        ("a useless head, cache-bound", Machine { pass: narrow, ..USELESS }),
+        ("a useless head, cache-bound, short texts", Machine { pass: narrow, life: 100, ..USELESS }),
         (
             "some texts easy, some hard",
             Machine { pass: wide, draft: cheap, right: |id, _| if id % 2 == 0 { 0.9 } else { 0.1 }, ..CHAIN },
