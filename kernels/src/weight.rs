@@ -9,8 +9,10 @@ use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
 use crate::exec::Exec;
 use crate::quant::{BAND_ROWS, BlockFormat, PANEL, Panel, PanelLayout, encode_row};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Simd;
 use crate::simd::int8::BLOCK;
-use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
+use crate::simd::{LANES, SimdLevel};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use std::fmt;
@@ -75,9 +77,28 @@ pub enum Arrangement {
     Rows,
     /// `[rows / 16, 16 lanes, steps, 16 rows]` pairs: what a level with few registers multiplies fastest.
     Columns,
+    /// `[rows / 32, 16 lanes, steps, 32 rows]` pairs: what a level with many registers of 16 lanes multiplies fastest. Levels
+    /// with smaller ones do not multiply these.
+    WideColumns,
     /// `[rows / 16, steps, 16 lanes, 16 rows]` pairs: each step a tile of 1 KiB, as matrix instructions take it. Only levels
     /// that have them multiply these.
     Tiles,
+}
+
+/// Panels of 16 rows side by side in wide columns.
+pub(crate) const WIDE_PANELS: usize = 2;
+/// Rows side by side in wide columns.
+pub(crate) const WIDE: usize = WIDE_PANELS * PANEL;
+
+impl Arrangement {
+    /// Rows side by side.
+    fn abreast(self) -> usize {
+        match self {
+            Self::Rows => 1,
+            Self::Columns | Self::Tiles => PANEL,
+            Self::WideColumns => WIDE,
+        }
+    }
 }
 
 /// A checked weight matrix over shared bytes.
@@ -210,16 +231,15 @@ impl Weight {
     /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in tiles where it has matrix
     /// instructions, in columns where its registers are few.
     pub fn arranged(self, exec: &Exec) -> Self {
-        if exec.simd() == SimdLevel::Amx {
-            self.rearranged(Arrangement::Tiles)
-        } else if dispatch(exec.simd(), HasFewRegisters) {
-            self.rearranged(Arrangement::Columns)
-        } else {
-            self
+        match exec.simd() {
+            SimdLevel::Portable => self,
+            SimdLevel::Amx => self.rearranged(Arrangement::Tiles),
+            SimdLevel::Avx2 => self.rearranged(Arrangement::Columns),
+            SimdLevel::Avx512 | SimdLevel::Avx512Bf16 => self.rearranged(Arrangement::WideColumns),
         }
     }
 
-    /// bf16 that lies row by row, laid out anew with 16 rows side by side, rows and steps of 32 columns padded with zeros;
+    /// bf16 that lies row by row, laid out anew with 16 or 32 rows side by side, rows and steps of 32 columns padded with zeros;
     /// any other weight as it is. A level multiplies all arrangements with the same bits.
     pub fn rearranged(self, arrangement: Arrangement) -> Self {
         if self.dtype != WeightDtype::Bf16 || self.arrangement != Arrangement::Rows || arrangement == Arrangement::Rows
@@ -227,14 +247,14 @@ impl Weight {
             return self;
         }
         let (rows, cols, stored) = (self.rows, self.cols, self.u16s());
-        let steps = cols.div_ceil(STEP);
-        let mut bytes = AlignedBytes::zeroed(2 * rows.next_multiple_of(PANEL) * steps * STEP);
-        bytes.as_mut().par_chunks_exact_mut((2 * PANEL * steps * STEP).max(1)).enumerate().for_each(|(panel, out)| {
+        let (steps, abreast) = (cols.div_ceil(STEP), arrangement.abreast());
+        let mut bytes = AlignedBytes::zeroed(2 * rows.next_multiple_of(abreast) * steps * STEP);
+        bytes.as_mut().par_chunks_exact_mut((2 * abreast * steps * STEP).max(1)).enumerate().for_each(|(part, out)| {
             let out = typed_mut::<u16>(out);
-            for row in panel * PANEL..rows.min((panel + 1) * PANEL) {
+            for row in part * abreast..rows.min((part + 1) * abreast) {
                 for (step, stored) in stored[row * cols..(row + 1) * cols].chunks(STEP).enumerate() {
                     for (i, bits) in stored.iter().enumerate() {
-                        out[panel_index(arrangement, steps, row % PANEL, step * STEP + i)] = *bits;
+                        out[arranged_index(arrangement, steps, row % abreast, step * STEP + i)] = *bits;
                     }
                 }
             }
@@ -318,7 +338,8 @@ impl Weight {
             Arrangement::Rows => bits[row * self.cols + col],
             arrangement => {
                 let steps = self.cols.div_ceil(STEP);
-                bits[row / PANEL * PANEL * steps * STEP + panel_index(arrangement, steps, row % PANEL, col)]
+                let abreast = arrangement.abreast();
+                bits[row / abreast * abreast * steps * STEP + arranged_index(arrangement, steps, row % abreast, col)]
             }
         }
     }
@@ -329,6 +350,15 @@ impl Weight {
         assert_eq!(self.arrangement, Arrangement::Columns);
         let len = LANES * self.cols.div_ceil(STEP);
         &typed::<u16>(self.bytes.as_slice()).as_chunks().0[index * len..(index + 1) * len]
+    }
+
+    /// Weight rows `32 * index ..` of bf16 in wide columns, `[16 lanes, steps]`: each row's pair. Panics if they are not.
+    #[inline(always)]
+    pub(crate) fn wide_column(&self, index: usize) -> &[[[u16; STEP]; WIDE_PANELS]] {
+        assert_eq!(self.arrangement, Arrangement::WideColumns);
+        let len = LANES * self.cols.div_ceil(STEP);
+        let steps = typed::<u16>(self.bytes.as_slice()).as_chunks::<STEP>().0.as_chunks::<WIDE_PANELS>().0;
+        &steps[index * len..(index + 1) * len]
     }
 
     /// Weight rows `16 * index ..` of bf16 in tiles, one for each step: `[16 lanes, 16 rows]` pairs. Panics if they are not.
@@ -363,7 +393,7 @@ impl Weight {
         *tile = [0; PANEL * STEP];
         for row in rows.start..rows.end.min(self.rows) {
             for col in cols.start..cols.end.min(self.cols) {
-                tile[panel_index(Arrangement::Tiles, 1, row % PANEL, col % STEP)] = self.bf16_bits(row, col);
+                tile[arranged_index(Arrangement::Tiles, 1, row % PANEL, col % STEP)] = self.bf16_bits(row, col);
             }
         }
     }
@@ -379,30 +409,18 @@ impl Weight {
 #[cfg(target_arch = "x86_64")]
 pub(crate) type Tile = [u16; PANEL * STEP];
 
-/// Where in a panel of `steps` steps a row has its column.
+/// Where among rows side by side, with `steps` steps, a row has its column.
 #[inline(always)]
-fn panel_index(arrangement: Arrangement, steps: usize, row: usize, col: usize) -> usize {
+fn arranged_index(arrangement: Arrangement, steps: usize, row: usize, col: usize) -> usize {
     let (step, lane, odd) = (col / STEP, col % STEP / 2, col % 2);
     let line =
         if arrangement == Arrangement::Tiles { step * LANES + lane } else { COLUMN_OF_LANE[lane] * steps + step };
-    (line * PANEL + row) * 2 + odd
+    (line * arrangement.abreast() + row) * 2 + odd
 }
 
 /// Where each lane of the sums lies in columns: its bits reversed, so that the lanes that the horizontal sum adds first are
 /// neighbours, and the sum can fold as it goes.
 pub(crate) const COLUMN_OF_LANE: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
-
-/// Whether a level has fewer registers than its 16 lanes want.
-struct HasFewRegisters;
-
-impl Kernel for HasFewRegisters {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<S: Simd>(self) -> bool {
-        S::PARTS > 1
-    }
-}
 
 fn write<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
     for (value, out) in values.iter().zip(out.as_chunks_mut::<N>().0) {

@@ -30,13 +30,6 @@ pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true>>()
 }
 
-/// Asks for the line at an address in the second-level cache; any address will do.
-#[inline(always)]
-pub(crate) fn prefetch_far(address: *const u8) {
-    // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
-}
-
 /// A function of the register by an intrinsic.
 macro_rules! lanewise {
     ($name:ident, $intrinsic:ident, $($arg:ident),+) => {
@@ -204,6 +197,11 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     fn prefetch(address: *const u8) {
         // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    fn prefetch_far(address: *const u8) {
+        // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
     #[inline(always)]
     fn dot_half(acc: __m512, a: __m512, b: __m512) -> __m512 {

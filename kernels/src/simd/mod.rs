@@ -20,7 +20,7 @@ mod portable;
 mod transpose;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, prefetch_far};
+pub(crate) use avx512::Avx512;
 pub use level::SimdLevel;
 pub(crate) use math::{exp, silu};
 pub(crate) use transpose::Square;
@@ -120,6 +120,8 @@ pub(crate) trait Simd: int8::Int8 {
     fn transpose(from: &Square, to: &mut Square);
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
+    /// The same, into the second-level cache.
+    fn prefetch_far(address: *const u8);
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
     fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;
 }

@@ -1,6 +1,6 @@
 //! A task of the linear: a block of weight rows times all packed input rows.
 //!
-//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns`, quantised ones by `panels`; where the
+//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns` and `wide`, quantised ones by `panels`; where the
 //! processor has matrix instructions, bf16 and quantised ones by `tiles`.
 
 mod columns;
@@ -9,6 +9,7 @@ mod panels;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+mod wide;
 
 pub(super) use panels::NOTES;
 
@@ -40,6 +41,7 @@ impl Kernel for WeightBlock<'_> {
         match (weight.dtype().is_quantised(), weight.arrangement()) {
             (true, _) => self.walk_panels::<S>(),
             (_, Arrangement::Columns) => self.walk_columns::<S>(),
+            (_, Arrangement::WideColumns) => self.walk_wide::<S>(),
             _ => self.walk_rows::<S>(),
         }
     }

@@ -19,8 +19,9 @@ pub use pack::PackedRows;
 use crate::blocks::Linear;
 use crate::exec::Exec;
 use crate::profile::Op;
-use crate::quant::{BAND_ROWS, PANEL};
+use crate::quant::BAND_ROWS;
 use crate::shared::SharedMut;
+use crate::weight::WIDE;
 use cpu::WeightBlock;
 use std::ops::Range;
 
@@ -95,7 +96,7 @@ impl<'a> Part<'a> {
         let block_rows = if weight.dtype().is_quantised() && most_rows >= BAND_ROWS && fitting >= BAND_ROWS / 2 {
             (fitting / BAND_ROWS).max(1) * BAND_ROWS
         } else {
-            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { PANEL })
+            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { WIDE })
         };
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }

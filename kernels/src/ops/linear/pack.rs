@@ -3,7 +3,7 @@
 //! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
 //! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
-//! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, up to 5 rows lie side by side: lane by
+//! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, a few rows lie side by side: lane by
 //! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs. For matrix
 //! instructions up to 16 rows lie side by side as bf16, step by step.
 
@@ -17,8 +17,10 @@ use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
 use crate::weight::{Arrangement, COLUMN_OF_LANE, Weight, WeightDtype};
 use std::ops::Range;
 
-/// Most input rows that lie side by side in columns.
+/// Most input rows that lie side by side for weights in columns.
 const COLUMN_ROWS: usize = 5;
+/// Most input rows that lie side by side for weights in wide columns.
+pub(super) const WIDE_ROWS: usize = 12;
 
 /// Packed inputs `[rows, cols]`; a buffer that grows once and is reused.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub struct PackedRows {
     rows: usize,
     cols: usize,
     row_lines: usize,
+    /// Of rows in columns.
+    chunks: Chunks,
     arrangement: Arrangement,
     dtype: WeightDtype,
     simd: SimdLevel,
@@ -35,7 +39,8 @@ pub struct PackedRows {
 impl Default for PackedRows {
     fn default() -> Self {
         let (dtype, simd) = (WeightDtype::F32, SimdLevel::Portable);
-        Self { lines: Vec::new(), rows: 0, cols: 0, row_lines: 0, arrangement: Arrangement::Rows, dtype, simd }
+        let (arrangement, chunks) = (Arrangement::Rows, Chunks::default());
+        Self { lines: Vec::new(), rows: 0, cols: 0, row_lines: 0, chunks, arrangement, dtype, simd }
     }
 }
 
@@ -57,10 +62,11 @@ impl PackedRows {
         self.row_lines = if arrangement == Arrangement::Rows { apart(lines) } else { lines };
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
-        if arrangement == Arrangement::Columns {
-            let (chunks, rows) = (Chunks(self.rows), self.rows);
+        if let Some(most) = most_rows(arrangement) {
+            self.chunks = Chunks::of(self.rows, most);
+            let (chunks, rows) = (self.chunks, self.rows);
             let shared = SharedMut::new(&mut self.lines);
-            exec.for_rows(chunks.count(), rows.div_ceil(chunks.count().max(1)) * cols, &|part| {
+            exec.for_rows(chunks.count, rows.div_ceil(chunks.count.max(1)) * cols, &|part| {
                 for chunk in part {
                     let rows = chunks.get(chunk);
                     // SAFETY: chunks are disjoint ranges of rows, and so of lines.
@@ -136,12 +142,12 @@ impl PackedRows {
 
     /// How many chunks of rows lie side by side.
     pub(super) fn chunks(&self) -> usize {
-        Chunks(self.rows).count()
+        self.chunks.count
     }
 
     /// The rows of a chunk.
     pub(super) fn chunk(&self, index: usize) -> Range<usize> {
-        Chunks(self.rows).get(index)
+        self.chunks.get(index)
     }
 
     /// The chunk of `count` rows from `first` on: `[16 lanes, steps, even or odd, count]`.
@@ -171,19 +177,34 @@ fn apart(lines: usize) -> usize {
     if lines.is_multiple_of(8) { lines + 3 } else { lines }
 }
 
-/// As few chunks of at most 5 as hold so many rows, as even as they can be.
-#[derive(Clone, Copy)]
-struct Chunks(usize);
+/// As few chunks of at most so many rows as hold them all, as even as they can be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunks {
+    count: usize,
+    /// Rows of a chunk, but for the first `longer`, which have one more.
+    len: usize,
+    longer: usize,
+}
 
 impl Chunks {
-    fn count(self) -> usize {
-        self.0.div_ceil(COLUMN_ROWS)
+    fn of(rows: usize, most: usize) -> Self {
+        let count = rows.div_ceil(most);
+        Self { count, len: rows / count.max(1), longer: rows % count.max(1) }
     }
 
+    #[inline(always)]
     fn get(self, index: usize) -> Range<usize> {
-        let (len, longer) = (self.0 / self.count(), self.0 % self.count());
-        let start = |index: usize| index * len + index.min(longer);
+        let start = |index: usize| index * self.len + index.min(self.longer);
         start(index)..start(index + 1)
+    }
+}
+
+/// Most rows of a chunk, where rows lie side by side in columns.
+fn most_rows(arrangement: Arrangement) -> Option<usize> {
+    match arrangement {
+        Arrangement::Columns => Some(COLUMN_ROWS),
+        Arrangement::WideColumns => Some(WIDE_ROWS),
+        Arrangement::Rows | Arrangement::Tiles => None,
     }
 }
 
@@ -204,7 +225,14 @@ impl Kernel for PackColumns<'_> {
             2 => self.chunk::<S, 2>(),
             3 => self.chunk::<S, 3>(),
             4 => self.chunk::<S, 4>(),
-            _ => self.chunk::<S, COLUMN_ROWS>(),
+            5 => self.chunk::<S, 5>(),
+            6 => self.chunk::<S, 6>(),
+            7 => self.chunk::<S, 7>(),
+            8 => self.chunk::<S, 8>(),
+            9 => self.chunk::<S, 9>(),
+            10 => self.chunk::<S, 10>(),
+            11 => self.chunk::<S, 11>(),
+            _ => self.chunk::<S, WIDE_ROWS>(),
         }
     }
 }
@@ -276,7 +304,7 @@ impl Kernel for RowLines {
             Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
             None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
             None if self.arrangement == Arrangement::Tiles => self.cols.div_ceil(2 * LANES),
-            None if self.arrangement == Arrangement::Columns => S::HALVES * self.cols.div_ceil(2 * LANES),
+            None if most_rows(self.arrangement).is_some() => S::HALVES * self.cols.div_ceil(2 * LANES),
             None => S::INPUT_LINES * self.cols.div_ceil(2 * LANES),
         }
     }

@@ -3,7 +3,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use super::super::Simd;
-use super::super::avx512::{Avx512, prefetch_far};
+use super::super::avx512::Avx512;
 use super::{InputLayout, Int8, QUAD, words};
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -45,7 +45,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
             Self::prefetch(ahead.wrapping_add(at * QUAD));
-            prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
+            Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let mut weights = _mm512_loadu_si512(quad.as_ptr().cast());
@@ -72,7 +72,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
             Self::prefetch(ahead.wrapping_add(at * QUAD));
-            prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
+            Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));

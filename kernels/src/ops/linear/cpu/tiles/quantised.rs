@@ -8,7 +8,7 @@ use crate::ops::linear::cpu::panels::{NOTES, signed_scales, sixes};
 use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
-use crate::simd::{LANES, Line, Simd, prefetch_far};
+use crate::simd::{LANES, Line, Simd};
 use std::arch::x86_64::{__m512i, _mm512_load_si512};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -232,7 +232,7 @@ impl SpanWalk<'_> {
             let near = ahead.wrapping_add(quad * QUAD);
             Lanes::prefetch(near);
             if LAST {
-                prefetch_far(near.wrapping_add(self.far - NEAR));
+                Lanes::prefetch_far(near.wrapping_add(self.far - NEAR));
             }
         };
         let rows = if FULL { SIDE } else { self.rows };
