@@ -177,17 +177,23 @@ fn total<S: Simd>(sums: [S::Part; SUMS]) -> f32 {
 #[inline(always)]
 fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
     let (bytes, nibbles) = ([[3; QUAD]; QUADS], [[3; QUAD]; 4]);
-    let words = [1; 2 * QUADS];
+    let words = [[1; N]; 2 * QUADS];
     let mut sums = [S::splat(0.0); N];
     for _ in 0..STEPS {
-        let inputs: [&[i32]; N] = std::array::from_fn(|_| black_box(&words[..]));
+        let inputs = black_box(&words);
         let ints = match format {
-            BlockFormat::Q8_0 | BlockFormat::Q6K => {
-                S::dot_bytes::<N, false>(black_box(&bytes), bytes.as_ptr().cast(), &inputs, 0, [0; N])
-            }
-            BlockFormat::Q4_0 | BlockFormat::Q4K => {
-                S::dot_nibbles(black_box(&nibbles), nibbles.as_ptr().cast(), &inputs, 0, [0; N])
-            }
+            BlockFormat::Q8_0 | BlockFormat::Q6K => S::dot_bytes::<N, false>(
+                black_box(&bytes),
+                bytes.as_ptr().cast(),
+                &inputs[..S::WIDE_INPUT.words()],
+                &[0; N],
+            ),
+            BlockFormat::Q4_0 | BlockFormat::Q4K => S::dot_nibbles(
+                black_box(&nibbles),
+                nibbles.as_ptr().cast(),
+                inputs.first_chunk().expect("enough"),
+                &[0; N],
+            ),
         };
         for n in 0..N {
             sums[n] = S::add(sums[n], S::from_i32(ints[n]));

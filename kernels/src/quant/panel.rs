@@ -2,8 +2,10 @@
 //!
 //! Panels lie in bands of 8, and a band's blocks in spans of 16: span by span, and in a span panel by panel. Inputs pass over
 //! the weights in this order, so that their span stays in the first-level cache while memory is read as one stream. A span
-//! of a panel is its super-blocks' scales, then the blocks' scales, then the quants. These three sections each start a
-//! cache line, so a quad never straddles two. Rows and columns that the matrix lacks have scale 0.
+//! of a panel is its super-blocks' scales, then the blocks two by two: a cache line with the scales of both, then the quants
+//! of both. Nothing is skipped and come back to, which the processor's own prefetcher loses track of: on Zen 4, where scales
+//! lay apart from the quants, a walk had two thirds of the bandwidth. A quad never straddles two cache lines. Rows and
+//! columns that the matrix lacks have scale 0.
 //!
 //! Quants of q8_0 are signed, as matrix instructions take them; others are small enough to lose their bias while they are
 //! unpacked.
@@ -42,17 +44,24 @@ pub(crate) struct PanelLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SpanLayout {
     blocks: usize,
-    metas: usize,
-    quants: usize,
+    /// Where the first pair of blocks starts.
+    pairs: usize,
     bytes: usize,
 }
 
 impl SpanLayout {
     fn new(format: BlockFormat, blocks: usize) -> Self {
-        let metas = (super_bytes(format) * blocks.div_ceil(SUPER)).next_multiple_of(LINE);
-        let quants = metas + (META * blocks).next_multiple_of(LINE);
-        Self { blocks, metas, quants, bytes: quants + quads(format) * QUAD * blocks }
+        let pairs = (super_bytes(format) * blocks.div_ceil(SUPER)).next_multiple_of(LINE);
+        let quants = quads(format) * QUAD * blocks;
+        Self { blocks, pairs, bytes: pairs + LINE * blocks.div_ceil(2) + quants }
     }
+}
+
+/// Where a block's scales are and where its quants start, of `quads` quads, behind the start of the pairs.
+#[inline(always)]
+const fn places(quads: usize, block: usize) -> (usize, usize) {
+    let pair = block / 2 * (LINE + 2 * quads * QUAD);
+    (pair + block % 2 * META, pair + LINE + block % 2 * quads * QUAD)
 }
 
 impl PanelLayout {
@@ -94,9 +103,8 @@ impl PanelLayout {
     pub fn panel<'a>(&self, bytes: &'a [u8], panel: usize, span: usize) -> Panel<'a> {
         let (start, layout) = self.span(panel, span);
         let bytes = &bytes[panel / BAND * self.band_bytes() + start..][..layout.bytes];
-        let (supers, rest) = bytes.split_at(layout.metas);
-        let (metas, quads) = rest.split_at(layout.quants - layout.metas);
-        Panel { supers, metas: &metas.as_chunks().0[..layout.blocks], quads: quads.as_chunks().0 }
+        let (supers, pairs) = bytes.split_at(layout.pairs);
+        Panel { supers, pairs, blocks: layout.blocks }
     }
 
     /// Writes block `index` of a row into its band, which is zeros at first.
@@ -104,7 +112,8 @@ impl PanelLayout {
         let (lane, place) = (row % PANEL, index % SPAN);
         let (start, layout) = self.span(row / PANEL, index / SPAN);
         let span = &mut band[start..][..layout.bytes];
-        let meta = &mut span[layout.metas + place * META..][..META];
+        let (meta, quants) = places(quads(self.format), place);
+        let meta = &mut span[layout.pairs + meta..][..META];
         match self.format {
             // f16s, one after another.
             BlockFormat::Q8_0 | BlockFormat::Q4_0 => meta[2 * lane..][..2].copy_from_slice(&block.meta),
@@ -116,7 +125,7 @@ impl PanelLayout {
             let at = place / SUPER * super_bytes(self.format) + which * META + 2 * lane;
             span[at..at + 2].copy_from_slice(&bits.to_le_bytes());
         }
-        let quads = &mut span[layout.quants + place * quads(self.format) * QUAD..];
+        let quads = &mut span[layout.pairs + quants..];
         for (k, quant) in block.quants.iter().enumerate() {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
@@ -133,7 +142,8 @@ impl PanelLayout {
     pub fn values(&self, bytes: &[u8], row: usize, index: usize) -> [f32; BLOCK] {
         let (lane, place) = (row % PANEL, index % SPAN);
         let panel = self.panel(bytes, row / PANEL, index / SPAN);
-        let meta = panel.metas[place];
+        let (meta, quants) = places(quads(self.format), place);
+        let meta = &panel.pairs[meta..][..META];
         let meta = match self.format {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 => [meta[2 * lane], meta[2 * lane + 1]],
             BlockFormat::Q4K | BlockFormat::Q6K => [meta[lane], meta[PANEL + lane]],
@@ -143,7 +153,7 @@ impl PanelLayout {
             let at = place / SUPER * super_bytes(self.format) + which * META + 2 * lane;
             *bits = u16::from_le_bytes([panel.supers[at], panel.supers[at + 1]]);
         }
-        let quads = panel.quads[place * quads(self.format)..].as_flattened();
+        let quads = &panel.pairs[quants..];
         let quants = std::array::from_fn(|k| {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
@@ -177,43 +187,57 @@ const fn super_bytes(format: BlockFormat) -> usize {
     }
 }
 
-/// A span of 16 weight rows, to multiply by. Blocks are counted from its start.
+/// A span of 16 weight rows, to multiply by. Blocks are counted from its start, and stored in Q quads.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     supers: &'a [u8],
-    metas: &'a [[u8; META]],
-    quads: &'a [[u8; QUAD]],
+    pairs: &'a [u8],
+    blocks: usize,
 }
 
 impl<'a> Panel<'a> {
     /// Blocks of the span.
     #[inline(always)]
     pub fn blocks(&self) -> usize {
-        self.metas.len()
+        self.blocks
     }
 
     /// The stored quads of a block.
     #[inline(always)]
     pub fn quads<const Q: usize>(&self, block: usize) -> &'a [[u8; QUAD]; Q] {
-        (&self.quads[block * Q..(block + 1) * Q]).try_into().expect("Q quads")
+        self.pairs[places(Q, block).1..][..Q * QUAD].as_chunks().0.try_into().expect("Q quads")
     }
 
-    /// The address that lies `ahead` bytes behind the Q stored quads of a block, in this span or a later one.
+    /// The address that lies `ahead` bytes behind the stored quads of a block, in this span or a later one.
     #[inline(always)]
     pub fn ahead<const Q: usize>(&self, block: usize, ahead: usize) -> *const u8 {
-        self.quads.as_ptr().cast::<u8>().wrapping_add(block * Q * QUAD + ahead)
+        self.pairs.as_ptr().wrapping_add(places(Q, block).1 + ahead)
+    }
+
+    /// A block's share of the addresses of the cache lines that follow the span, as many as it has.
+    #[inline(always)]
+    pub fn behind(&self, block: usize) -> impl Iterator<Item = *const u8> {
+        let (len, start) = (self.supers.len() + self.pairs.len(), self.supers.as_ptr());
+        let share = (len / self.blocks).next_multiple_of(LINE);
+        (block * share..len.min((block + 1) * share)).step_by(LINE).map(move |at| start.wrapping_add(len + at))
+    }
+
+    /// Each row's two bytes of scales.
+    #[inline(always)]
+    fn metas<const Q: usize>(&self, block: usize) -> &'a [u8] {
+        &self.pairs[places(Q, block).0..][..META]
     }
 
     /// The scales of a block, where they are f16.
     #[inline(always)]
-    pub fn meta_words(&self, block: usize) -> &'a [u16; PANEL] {
-        typed::<u16>(&self.metas[block]).try_into().expect("one for each row")
+    pub fn meta_words<const Q: usize>(&self, block: usize) -> &'a [u16; PANEL] {
+        typed::<u16>(self.metas::<Q>(block)).try_into().expect("one for each row")
     }
 
     /// The two bytes of each row's scales, where they are bytes.
     #[inline(always)]
-    pub fn meta_bytes(&self, block: usize) -> &'a [[u8; PANEL]; 2] {
-        self.metas[block].as_chunks().0.try_into().expect("two for each row")
+    pub fn meta_bytes<const Q: usize>(&self, block: usize) -> &'a [[u8; PANEL]; 2] {
+        self.metas::<Q>(block).as_chunks().0.try_into().expect("two for each row")
     }
 
     /// The f16 scales of the super-block that a block belongs to, P for each row.

@@ -11,8 +11,6 @@ mod rows;
 mod tiles;
 mod wide;
 
-pub(super) use panels::NOTES;
-
 use super::PackedRows;
 use crate::blocks::Linear;
 use crate::quant::{BAND_ROWS, PANEL};
@@ -51,7 +49,7 @@ impl WeightBlock<'_> {
     /// Multiplies the block at `level`.
     pub fn run(self, level: SimdLevel) {
         #[cfg(target_arch = "x86_64")]
-        if level == SimdLevel::Amx && tiles::serve(self.x) {
+        if take_tiles(self.x) {
             // SAFETY: an `Exec` never holds a level above `SimdLevel::detect`.
             return unsafe { tiles::walk(&self) };
         }
@@ -83,11 +81,18 @@ impl WeightBlock<'_> {
     }
 }
 
+/// Whether matrix instructions multiply these inputs.
+pub(super) fn take_tiles(x: &PackedRows) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return x.simd() == SimdLevel::Amx && tiles::serve(x);
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
 /// Whether long walks over the weights serve these inputs best: few inputs take one walk or little more, and matrix
 /// instructions outrun what the second-level cache is given to read, so they read inputs as rarely as can be.
 pub(super) fn walks_are_long(x: &PackedRows) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if x.simd() == SimdLevel::Amx && tiles::serve(x) {
+    if take_tiles(x) {
         return true;
     }
     x.rows() <= if x.dtype().is_quantised() { panels::ROWS } else { FEW_INPUTS }

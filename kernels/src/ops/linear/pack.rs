@@ -2,17 +2,18 @@
 //!
 //! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
-//! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
+//! quantised weights every 32 values are rounded to int8 with a scale of their own, and a few rows lie side by side, block by
+//! block: words, then notes; for matrix instructions row by row, all blocks' words and then all blocks' notes. Rows are padded with zeros to whole
 //! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, a few rows lie side by side: lane by
 //! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs. For matrix
 //! instructions up to 16 rows lie side by side as bf16, step by step.
 
-use super::cpu::NOTES;
+use super::cpu::take_tiles;
 use crate::exec::Exec;
 use crate::profile::Op;
 use crate::quant::BlockFormat;
 use crate::shared::SharedMut;
-use crate::simd::int8::{BLOCK, InputLayout};
+use crate::simd::int8::{BLOCK, InputLayout, QUADS};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
 use crate::weight::{Arrangement, COLUMN_OF_LANE, Weight, WeightDtype};
 use std::ops::Range;
@@ -22,6 +23,10 @@ const COLUMN_ROWS: usize = 5;
 /// Most input rows that lie side by side for weights in wide columns.
 pub(super) const WIDE_ROWS: usize = 12;
 
+/// Words that belong to a block of a quantised row: the input's scale, then what undoes the weights' bias. Side by side only
+/// as many as the format has.
+pub(super) const NOTES: usize = 4;
+
 /// Packed inputs `[rows, cols]`; a buffer that grows once and is reused.
 #[derive(Debug)]
 pub struct PackedRows {
@@ -29,7 +34,7 @@ pub struct PackedRows {
     rows: usize,
     cols: usize,
     row_lines: usize,
-    /// Of rows in columns.
+    /// Of rows side by side; none where each lies by itself.
     chunks: Chunks,
     arrangement: Arrangement,
     dtype: WeightDtype,
@@ -62,7 +67,8 @@ impl PackedRows {
         self.row_lines = if arrangement == Arrangement::Rows { apart(lines) } else { lines };
         self.lines.resize(self.rows * self.row_lines, Line([0.0; LANES]));
         let row_lines = self.row_lines;
-        if let Some(most) = most_rows(arrangement) {
+        self.chunks = Chunks::default();
+        if let Some(most) = dispatch(self.simd, MostRows { dtype, arrangement, by_tiles: take_tiles(self) }) {
             self.chunks = Chunks::of(self.rows, most);
             let (chunks, rows) = (self.chunks, self.rows);
             let shared = SharedMut::new(&mut self.lines);
@@ -71,7 +77,8 @@ impl PackedRows {
                     let rows = chunks.get(chunk);
                     // SAFETY: chunks are disjoint ranges of rows, and so of lines.
                     let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
-                    dispatch(exec.simd(), PackColumns { x: &x[rows.start * cols..rows.end * cols], cols, lines });
+                    let x = &x[rows.start * cols..rows.end * cols];
+                    dispatch(exec.simd(), PackChunk { x, cols, dtype, lines });
                 }
             });
             return;
@@ -150,6 +157,16 @@ impl PackedRows {
         self.chunks.get(index)
     }
 
+    /// The words of a chunk's N rows: for each block `words` and then `notes`, of each row.
+    #[inline(always)]
+    pub(super) fn words<const N: usize>(&self, chunk: usize) -> &[[i32; N]] {
+        let rows = self.chunk(chunk);
+        let lines = &self.lines[rows.start * self.row_lines..rows.end * self.row_lines];
+        // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
+        let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
+        words.as_chunks().0
+    }
+
     /// The chunk of `count` rows from `first` on: `[16 lanes, steps, even or odd, count]`.
     #[inline(always)]
     pub(super) fn columns(&self, first: usize, count: usize) -> &[f32] {
@@ -199,27 +216,43 @@ impl Chunks {
     }
 }
 
-/// Most rows of a chunk, where rows lie side by side in columns.
-fn most_rows(arrangement: Arrangement) -> Option<usize> {
-    match arrangement {
-        Arrangement::Columns => Some(COLUMN_ROWS),
-        Arrangement::WideColumns => Some(WIDE_ROWS),
-        Arrangement::Rows | Arrangement::Tiles => None,
+/// Most rows of a chunk; `None` where each row lies by itself, or in tiles.
+struct MostRows {
+    dtype: WeightDtype,
+    arrangement: Arrangement,
+    by_tiles: bool,
+}
+
+impl Kernel for MostRows {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Option<usize> {
+        match self.arrangement {
+            Arrangement::Columns => Some(COLUMN_ROWS),
+            Arrangement::WideColumns => Some(WIDE_ROWS),
+            Arrangement::Rows if self.dtype.is_quantised() && !self.by_tiles => Some(S::PANEL_ROWS),
+            Arrangement::Rows | Arrangement::Tiles => None,
+        }
     }
 }
 
 /// One chunk of rows, side by side.
-struct PackColumns<'a> {
+struct PackChunk<'a> {
     x: &'a [f32],
     cols: usize,
+    dtype: WeightDtype,
     lines: &'a mut [Line],
 }
 
-impl Kernel for PackColumns<'_> {
+impl Kernel for PackChunk<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
+        if self.dtype.is_quantised() {
+            return self.blocks::<S>();
+        }
         match self.x.len() / self.cols {
             1 => self.chunk::<S, 1>(),
             2 => self.chunk::<S, 2>(),
@@ -237,7 +270,28 @@ impl Kernel for PackColumns<'_> {
     }
 }
 
-impl PackColumns<'_> {
+impl PackChunk<'_> {
+    /// Rows of blocks.
+    #[inline(always)]
+    fn blocks<S: Simd>(self) {
+        let (Some(format), Some(layout)) = (BlockFormat::of(self.dtype), input_layout::<S>(self.dtype)) else {
+            return;
+        };
+        let (rows, words) = (self.x.len() / self.cols, layout.words());
+        let out = words_mut(self.lines);
+        for (row, x) in self.x.chunks_exact(self.cols).enumerate() {
+            let blocks = out.chunks_exact_mut((words + notes_of(format)) * rows);
+            for (x, out) in x.chunks(BLOCK).zip(blocks) {
+                let (mut block, notes) = ([0; 2 * QUADS], round_block::<S>(format, x));
+                layout.write(&notes.0, &mut block);
+                for (word, out) in block[..words].iter().chain(&notes.1).zip(out.chunks_exact_mut(rows)) {
+                    out[row] = *word;
+                }
+            }
+        }
+    }
+
+    /// N rows in columns.
     #[inline(always)]
     fn chunk<S: Simd, const N: usize>(self) {
         let steps = self.cols.div_ceil(2 * LANES);
@@ -304,7 +358,7 @@ impl Kernel for RowLines {
             Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
             None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
             None if self.arrangement == Arrangement::Tiles => self.cols.div_ceil(2 * LANES),
-            None if most_rows(self.arrangement).is_some() => S::HALVES * self.cols.div_ceil(2 * LANES),
+            None if self.arrangement != Arrangement::Rows => S::HALVES * self.cols.div_ceil(2 * LANES),
             None => S::INPUT_LINES * self.cols.div_ceil(2 * LANES),
         }
     }
@@ -350,7 +404,7 @@ impl Kernel for Pack<'_> {
     }
 }
 
-/// Every 32 values as int8 with the scale greatest / 127, followed by the notes of all blocks.
+/// Every 32 values as int8, followed by the notes of all blocks.
 #[inline(always)]
 fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
     let (Some(format), Some(layout)) = (BlockFormat::of(dtype), input_layout::<S>(dtype)) else {
@@ -359,31 +413,44 @@ fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
     let blocks = words.chunks_exact_mut(layout.words()).zip(notes.as_chunks_mut::<NOTES>().0);
     for (x, (words, notes)) in x.chunks(BLOCK).zip(blocks) {
-        let split = x.len().min(LANES);
-        let halves = [padded(&x[..split], 0.0), padded(&x[split..], 0.0)];
-        let (low, high) = (S::load(&halves[0]), S::load(&halves[1]));
-        let (least, most) = (S::min(low, high), S::max(low, high));
-        let greatest = S::greatest(S::max(most, S::sub(S::splat(0.0), least)));
-        let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
-        let mut quants = [0i8; BLOCK];
-        for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
-            // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
-            let mut shifted = [0.0f32; LANES];
-            S::store(S::add(S::mul(half, S::splat(inverse)), S::splat(12_582_912.0)), &mut shifted);
-            for (quant, shifted) in quants.iter_mut().zip(shifted) {
-                *quant = shifted.to_bits() as i8;
-            }
-        }
+        let quants;
+        (quants, *notes) = round_block::<S>(format, x);
         layout.write(&quants, words);
-        let sum_of = |quants: &[i8]| quants.iter().map(|quant| i32::from(*quant)).sum::<i32>();
-        let (first, second) = (sum_of(&quants[..LANES]), sum_of(&quants[LANES..]));
-        *notes = [scale.to_bits() as i32, 0, 0, 0];
-        match format {
-            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * (first + second),
-            BlockFormat::Q4K => notes[1] = (-scale * (first + second) as f32).to_bits() as i32,
-            BlockFormat::Q6K => (notes[1], notes[2]) = (-format.bias() * first, -format.bias() * second),
+    }
+}
+
+/// Notes that a format has.
+pub(super) const fn notes_of(format: BlockFormat) -> usize {
+    if matches!(format, BlockFormat::Q6K) { 3 } else { 2 }
+}
+
+/// Up to 32 values, then zeros, as int8 with the scale greatest / 127; and their notes.
+#[inline(always)]
+fn round_block<S: Simd>(format: BlockFormat, x: &[f32]) -> ([i8; BLOCK], [i32; NOTES]) {
+    let split = x.len().min(LANES);
+    let halves = [padded(&x[..split], 0.0), padded(&x[split..], 0.0)];
+    let (low, high) = (S::load(&halves[0]), S::load(&halves[1]));
+    let (least, most) = (S::min(low, high), S::max(low, high));
+    let greatest = S::greatest(S::max(most, S::sub(S::splat(0.0), least)));
+    let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
+    let mut quants = [0i8; BLOCK];
+    for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
+        // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
+        let mut shifted = [0.0f32; LANES];
+        S::store(S::add(S::mul(half, S::splat(inverse)), S::splat(12_582_912.0)), &mut shifted);
+        for (quant, shifted) in quants.iter_mut().zip(shifted) {
+            *quant = shifted.to_bits() as i8;
         }
     }
+    let sum_of = |quants: &[i8]| quants.iter().map(|quant| i32::from(*quant)).sum::<i32>();
+    let (first, second) = (sum_of(&quants[..LANES]), sum_of(&quants[LANES..]));
+    let mut notes = [scale.to_bits() as i32, 0, 0, 0];
+    match format {
+        BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * (first + second),
+        BlockFormat::Q4K => notes[1] = (-scale * (first + second) as f32).to_bits() as i32,
+        BlockFormat::Q6K => (notes[1], notes[2]) = (-format.bias() * first, -format.bias() * second),
+    }
+    (quants, notes)
 }
 
 /// The bits of lines as words.

@@ -8,7 +8,7 @@
 
 use super::super::Simd;
 use super::super::avx2::Avx2;
-use super::{InputLayout, Int8, QUAD, words};
+use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 
 type Sums = [__m256i; 2];
@@ -32,6 +32,7 @@ impl Int8 for Avx2 {
     const WIDE_INPUT: InputLayout = InputLayout::Shorts;
     const NARROW_INPUT: InputLayout = InputLayout::Bytes;
     const PANEL_ROWS: usize = 4;
+    const ASKS: bool = true;
 
     #[inline(always)]
     fn splat_i32(value: i32) -> Sums {
@@ -42,11 +43,10 @@ impl Int8 for Avx2 {
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
     ) -> [Sums; N] {
-        let inputs = words(inputs, at, 2 * quads.len());
+        assert_eq!(inputs.len(), 2 * quads.len());
         let mut sums = [Self::splat_i32(0); N];
         for n in 0..N {
             sums[n] = Self::splat_i32(first[n]);
@@ -64,8 +64,8 @@ impl Int8 for Avx2 {
                 let (top_even, bottom_even) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let (top_odd, bottom_odd) = (_mm256_srli_epi16::<8>(top), _mm256_srli_epi16::<8>(bottom));
                 for n in 0..N {
-                    let x = _mm256_set1_epi32(*inputs[n].get_unchecked(2 * at));
-                    let y = _mm256_set1_epi32(*inputs[n].get_unchecked(2 * at + 1));
+                    let x = _mm256_set1_epi32(inputs.get_unchecked(2 * at)[n]);
+                    let y = _mm256_set1_epi32(inputs.get_unchecked(2 * at + 1)[n]);
                     let [mut top, mut bottom] = sums[n];
                     top = _mm256_add_epi32(top, _mm256_madd_epi16(top_even, x));
                     bottom = _mm256_add_epi32(bottom, _mm256_madd_epi16(bottom_even, x));
@@ -81,11 +81,9 @@ impl Int8 for Avx2 {
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
         ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]; QUADS],
+        first: &[i32; N],
     ) -> [Sums; N] {
-        let inputs = words(inputs, at, 8);
         // SAFETY: AVX2 by the level's contract; there are 4 quads, and 8 words.
         unsafe {
             let mask = _mm256_set1_epi8(15);
@@ -97,8 +95,8 @@ impl Int8 for Avx2 {
                 let top_high = _mm256_and_si256(_mm256_srli_epi16::<4>(top), mask);
                 let bottom_high = _mm256_and_si256(_mm256_srli_epi16::<4>(bottom), mask);
                 for n in 0..N {
-                    let x = _mm256_set1_epi32(*inputs[n].get_unchecked(at));
-                    let y = _mm256_set1_epi32(*inputs[n].get_unchecked(4 + at));
+                    let x = _mm256_set1_epi32(inputs.get_unchecked(at)[n]);
+                    let y = _mm256_set1_epi32(inputs.get_unchecked(4 + at)[n]);
                     let [mut top, mut bottom] = sums[n];
                     top = _mm256_add_epi16(top, _mm256_maddubs_epi16(top_low, x));
                     bottom = _mm256_add_epi16(bottom, _mm256_maddubs_epi16(bottom_low, x));

@@ -4,7 +4,7 @@
 
 use super::super::Simd;
 use super::super::avx512::Avx512;
-use super::{InputLayout, Int8, QUAD, words};
+use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 const FAR: usize = 3072;
 
 #[inline(always)]
-fn splat_each<const N: usize>(values: [i32; N]) -> [__m512i; N] {
+fn splat_each<const N: usize>(values: &[i32; N]) -> [__m512i; N] {
     let mut splats = [Avx512::<false>::splat_i32(0); N];
     for n in 0..N {
         splats[n] = Avx512::<false>::splat_i32(values[n]);
@@ -26,6 +26,8 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     const WIDE_INPUT: InputLayout = InputLayout::Bytes;
     const NARROW_INPUT: InputLayout = InputLayout::Bytes;
     const PANEL_ROWS: usize = 8;
+    // Processors with BF16 that have no matrix instructions are Zen 4 and later: their own prefetcher is the faster one.
+    const ASKS: bool = !BF16;
 
     #[inline(always)]
     fn splat_i32(value: i32) -> __m512i {
@@ -36,24 +38,25 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
     ) -> [__m512i; N] {
-        let inputs = words(inputs, at, quads.len());
+        assert_eq!(inputs.len(), quads.len());
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
-            Self::prefetch(ahead.wrapping_add(at * QUAD));
-            Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
+            if Self::ASKS {
+                Self::prefetch(ahead.wrapping_add(at * QUAD));
+                Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
+            }
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let mut weights = _mm512_loadu_si512(quad.as_ptr().cast());
                 if SIGNED {
                     weights = _mm512_xor_si512(weights, _mm512_set1_epi8(i8::MIN));
                 }
-                for (sum, input) in sums.iter_mut().zip(inputs) {
-                    *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(input[at]));
+                for n in 0..N {
+                    sums[n] = _mm512_dpbusd_epi32(sums[n], weights, _mm512_set1_epi32(inputs[at][n]));
                 }
             }
         }
@@ -63,24 +66,24 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
         ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]; QUADS],
+        first: &[i32; N],
     ) -> [__m512i; N] {
-        let inputs = words(inputs, at, 8);
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
-            Self::prefetch(ahead.wrapping_add(at * QUAD));
-            Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
+            if Self::ASKS {
+                Self::prefetch(ahead.wrapping_add(at * QUAD));
+                Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
+            }
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));
                 let low = _mm512_and_si512(weights, mask);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
-                for (sum, input) in sums.iter_mut().zip(inputs) {
-                    *sum = _mm512_dpbusd_epi32(*sum, low, _mm512_set1_epi32(input[at]));
-                    *sum = _mm512_dpbusd_epi32(*sum, high, _mm512_set1_epi32(input[4 + at]));
+                for n in 0..N {
+                    sums[n] = _mm512_dpbusd_epi32(sums[n], low, _mm512_set1_epi32(inputs[at][n]));
+                    sums[n] = _mm512_dpbusd_epi32(sums[n], high, _mm512_set1_epi32(inputs[4 + at][n]));
                 }
             }
         }
@@ -91,7 +94,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
 /// Keeps the compiler from loading the inputs of later quads, where they are many: it would run out of registers.
 #[inline(always)]
 fn in_order<const N: usize>() {
-    if N > 2 {
+    if N > 1 {
         compiler_fence(Ordering::SeqCst);
     }
 }

@@ -63,33 +63,23 @@ pub(crate) trait Int8: Copy + 'static {
 
     /// 16 times the same.
     fn splat_i32(value: i32) -> Self::I;
-    /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), whose words
-    /// start at `at`. With each quad, asks for the next of the cache lines from `ahead` on. SIGNED weights have 128 added
-    /// first.
+    /// Whether weights are asked for ahead of their use.
+    const ASKS: bool;
+
+    /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word. With
+    /// each quad, asks for the next of the cache lines from `ahead` on, if the level asks. SIGNED weights have 128 added first.
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
     ) -> [Self::I; N];
     /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
     /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
         ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]; QUADS],
+        first: &[i32; N],
     ) -> [Self::I; N];
-}
-
-/// `len` words of each input, from `at` on.
-#[inline(always)]
-fn words<'a, const N: usize>(inputs: &[&'a [i32]; N], at: usize, len: usize) -> [&'a [i32]; N] {
-    let mut words = [&[][..]; N];
-    for n in 0..N {
-        words[n] = &inputs[n][at..at + len];
-    }
-    words
 }

@@ -2,7 +2,7 @@
 //! of them.
 
 use super::super::portable::Portable;
-use super::{InputLayout, Int8, QUAD, words};
+use super::{InputLayout, Int8, QUAD, QUADS};
 use crate::simd::LANES;
 
 impl Int8 for Portable {
@@ -10,6 +10,7 @@ impl Int8 for Portable {
     const WIDE_INPUT: InputLayout = InputLayout::Bytes;
     const NARROW_INPUT: InputLayout = InputLayout::Bytes;
     const PANEL_ROWS: usize = 4;
+    const ASKS: bool = true;
 
     #[inline(always)]
     fn splat_i32(value: i32) -> [i32; LANES] {
@@ -19,15 +20,13 @@ impl Int8 for Portable {
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         _ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
     ) -> [[i32; LANES]; N] {
-        let inputs = words(inputs, at, quads.len());
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
-            for (sums, input) in sums.iter_mut().zip(inputs) {
-                add_quad::<SIGNED>(sums, quad, input[at]);
+            for (sums, input) in sums.iter_mut().zip(inputs[at]) {
+                add_quad::<SIGNED>(sums, quad, input);
             }
         }
         sums
@@ -36,17 +35,15 @@ impl Int8 for Portable {
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
         _ahead: *const u8,
-        inputs: &[&[i32]; N],
-        at: usize,
-        first: [i32; N],
+        inputs: &[[i32; N]; QUADS],
+        first: &[i32; N],
     ) -> [[i32; LANES]; N] {
-        let inputs = words(inputs, at, 8);
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
             let (low, high) = (quad.map(|byte| byte & 15), quad.map(|byte| byte >> 4));
-            for (sums, input) in sums.iter_mut().zip(inputs) {
-                add_quad::<false>(sums, &low, input[at]);
-                add_quad::<false>(sums, &high, input[4 + at]);
+            for (sums, (first, second)) in sums.iter_mut().zip(inputs[at].into_iter().zip(inputs[4 + at])) {
+                add_quad::<false>(sums, &low, first);
+                add_quad::<false>(sums, &high, second);
             }
         }
         sums

@@ -2,12 +2,12 @@
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
 //! weight scales and the input's, and added to one f32 sum over ascending k. A span of weights stays in the first-level
-//! cache while inputs pass over it, in chunks of N that share each loaded quad. Few inputs take two panels, block by block:
-//! memory serves two walks faster than one.
+//! cache while inputs pass over it, in chunks of N that share each loaded quad. Where the level asks for weights
+//! ahead, few inputs take two panels, block by block: asked for, memory serves two walks faster than one; unasked, the one.
 
 use super::WeightBlock;
-use crate::ops::linear::PackedRows;
-use crate::quant::{BAND, PANEL, Panel, SPAN};
+use crate::ops::linear::pack::notes_of;
+use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
@@ -17,55 +17,21 @@ use std::ops::Range;
 /// Bytes ahead of their use at which weights are asked for, in each panel: less than elsewhere, since two go at once.
 const AHEAD: usize = 1024;
 
-/// Words that follow the inputs of a row, per block: the input's scale, then what undoes the weights' bias.
-pub(crate) const NOTES: usize = 4;
-
-/// Most input rows of one walk: their sums for a band leave room in the first-level cache.
+/// Most input rows of one walk, whole chunks: their sums for a band leave room in the first-level cache.
 pub(super) const ROWS: usize = 16;
-
-/// A span of N packed input rows as their words: inputs, and notes.
-struct Inputs<'a, const N: usize> {
-    words: [&'a [i32]; N],
-    notes: [&'a [[i32; NOTES]]; N],
-}
-
-impl<'a, const N: usize> Inputs<'a, N> {
-    /// Rows from `first` on. They have `blocks` blocks of so many words, whose notes come behind them all.
-    #[inline(always)]
-    fn new(x: &'a PackedRows, first: usize, span: Range<usize>, blocks: usize, block_words: usize) -> Self {
-        let mut inputs = Self { words: [&[]; N], notes: [&[]; N] };
-        for n in 0..N {
-            let lines = x.row(first + n);
-            // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
-            let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
-            let (words, notes) = words.split_at(blocks * block_words);
-            inputs.words[n] = &words[span.start * block_words..span.end * block_words];
-            inputs.notes[n] = &notes.as_chunks().0[span.clone()];
-        }
-        inputs
-    }
-
-    #[inline(always)]
-    fn note(&self, block: usize, index: usize) -> [i32; N] {
-        let mut note = [0; N];
-        for n in 0..N {
-            note[n] = self.notes[n][block][index];
-        }
-        note
-    }
-}
 
 /// One block of a panel's format.
 trait PanelFormat<S: Simd> {
-    /// Words of a block of input.
+    /// Words of a block of input, and its notes.
     const WORDS: usize;
-    /// Adds block `block` of the span to the sums of N inputs.
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]);
+    const NOTES: usize;
+    /// Adds block `block` of the span to the sums of N inputs, whose words and then notes `inputs` are.
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]);
 }
 
 /// `sums += ints * scales * the inputs' scales`.
 #[inline(always)]
-fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], ints: [S::I; N], scales: S::F, inputs: [i32; N]) {
+fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], ints: [S::I; N], scales: S::F, inputs: &[i32; N]) {
     for n in 0..N {
         let input = S::splat(f32::from_bits(inputs[n] as u32));
         sums[n] = S::fma(S::mul(S::from_i32(ints[n]), scales), input, sums[n]);
@@ -76,14 +42,14 @@ struct Q8_0;
 
 impl<S: Simd> PanelFormat<S> for Q8_0 {
     const WORDS: usize = S::WIDE_INPUT.words();
+    const NOTES: usize = notes_of(BlockFormat::Q8_0);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+        let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
-        let at = block * <Self as PanelFormat<S>>::WORDS;
-        let ahead = panel.ahead::<QUADS>(block, AHEAD);
-        let ints = S::dot_bytes::<N, true>(quads, ahead, &inputs.words, at, inputs.note(block, 1));
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
+        let ints = S::dot_bytes::<N, true>(quads, panel.ahead::<QUADS>(block, AHEAD), words, &notes[1]);
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words::<QUADS>(block)), &notes[0]);
     }
 }
 
@@ -91,18 +57,14 @@ struct Q4_0;
 
 impl<S: Simd> PanelFormat<S> for Q4_0 {
     const WORDS: usize = S::NARROW_INPUT.words();
+    const NOTES: usize = notes_of(BlockFormat::Q4_0);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
-        let at = block * <Self as PanelFormat<S>>::WORDS;
-        let ints = S::dot_nibbles(
-            panel.quads(block),
-            panel.ahead::<4>(block, AHEAD),
-            &inputs.words,
-            at,
-            inputs.note(block, 1),
-        );
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(block)), inputs.note(block, 0));
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+        let (words, notes) = inputs.split_at(QUADS);
+        let words = words.try_into().expect("a word for each quad");
+        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), words, &notes[1]);
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words::<4>(block)), &notes[0]);
     }
 }
 
@@ -110,17 +72,19 @@ struct Q4K;
 
 impl<S: Simd> PanelFormat<S> for Q4K {
     const WORDS: usize = S::NARROW_INPUT.words();
+    const NOTES: usize = notes_of(BlockFormat::Q4K);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
-        let at = block * <Self as PanelFormat<S>>::WORDS;
-        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), &inputs.words, at, [0; N]);
-        let [scales, minima] = panel.meta_bytes(block);
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+        let (words, notes) = inputs.split_at(QUADS);
+        let words = words.try_into().expect("a word for each quad");
+        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), words, &[0; N]);
+        let [scales, minima] = panel.meta_bytes::<4>(block);
         let [d, d_min] = panel.supers::<2>(block);
-        scaled::<S, N>(sums, ints, S::mul(S::load_f16(d), S::load_u8(scales)), inputs.note(block, 0));
-        let (minima, totals) = (S::mul(S::load_f16(d_min), S::load_u8(minima)), inputs.note(block, 1));
+        scaled::<S, N>(sums, ints, S::mul(S::load_f16(d), S::load_u8(scales)), &notes[0]);
+        let minima = S::mul(S::load_f16(d_min), S::load_u8(minima));
         for n in 0..N {
-            sums[n] = S::fma(minima, S::splat(f32::from_bits(totals[n] as u32)), sums[n]);
+            sums[n] = S::fma(minima, S::splat(f32::from_bits(notes[1][n] as u32)), sums[n]);
         }
     }
 }
@@ -129,18 +93,19 @@ struct Q6K;
 
 impl<S: Simd> PanelFormat<S> for Q6K {
     const WORDS: usize = S::WIDE_INPUT.words();
+    const NOTES: usize = notes_of(BlockFormat::Q6K);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &Inputs<'_, N>, sums: &mut [S::F; N]) {
+    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+        let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads = sixes(panel.quads(block));
         let [d] = panel.supers::<1>(block);
-        let scales = panel.meta_bytes(block);
-        for (half, quads) in quads.as_chunks::<{ QUADS / 2 }>().0.iter().enumerate() {
-            let at = (2 * block + half) * <Self as PanelFormat<S>>::WORDS / 2;
+        let scales = panel.meta_bytes::<6>(block);
+        let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
+        for (half, (quads, words)) in halves.enumerate() {
             let ahead = panel.ahead::<6>(block, AHEAD + half * size_of_val(quads));
-            let ints = S::dot_bytes::<N, false>(quads, ahead, &inputs.words, at, inputs.note(block, 1 + half));
-            let scales = signed_scales::<S>(d, &scales[half]);
-            scaled::<S, N>(sums, ints, scales, inputs.note(block, 0));
+            let ints = S::dot_bytes::<N, false>(quads, ahead, words, &notes[1 + half]);
+            scaled::<S, N>(sums, ints, signed_scales::<S>(d, &scales[half]), &notes[0]);
         }
     }
 }
@@ -178,14 +143,16 @@ impl WeightBlock<'_> {
 
     #[inline(always)]
     fn walk_format<S: Simd, T: PanelFormat<S>>(&self) {
-        for first in (0..self.x.rows()).step_by(ROWS) {
-            let inputs = first..self.x.rows().min(first + ROWS);
+        let together = ROWS / S::PANEL_ROWS;
+        for first in (0..self.x.chunks()).step_by(together) {
+            let chunks = first..self.x.chunks().min(first + together);
+            let inputs = self.x.chunk(first).start..self.x.chunk(chunks.end - 1).end;
             for rows in self.bands() {
                 // Set by the first span: a short walk would feel it if they were cleared.
                 let mut sums = [[MaybeUninit::<Line>::uninit(); ROWS]; BAND];
                 let panels = rows.start / PANEL..rows.end.div_ceil(PANEL);
                 for span in 0..self.linear.weight().cols().div_ceil(BLOCK).div_ceil(SPAN) {
-                    self.span::<S, T>(panels.clone(), span, inputs.clone(), &mut sums);
+                    self.span::<S, T>(panels.clone(), span, chunks.clone(), &mut sums);
                 }
                 for (row, sums) in rows.step_by(PANEL).zip(&sums) {
                     for (n, sums) in inputs.clone().zip(sums) {
@@ -203,48 +170,48 @@ impl WeightBlock<'_> {
         &self,
         panels: Range<usize>,
         span: usize,
-        inputs: Range<usize>,
+        chunks: Range<usize>,
         sums: &mut [[MaybeUninit<Line>; ROWS]; BAND],
     ) {
-        let start = panels.start;
+        let (start, first) = (panels.start, self.x.chunk(chunks.start));
         // Side by side go the halves of a band, each as long as can be. With more inputs, multiplying takes longer than
         // memory does.
-        let half = if inputs.len() <= 2 { panels.len() / 2 } else { 0 };
+        let half = if S::ASKS && chunks.len() == 1 && first.len() <= 2 { panels.len() / 2 } else { 0 };
         let (left, right) = sums.split_at_mut(half);
         for (p, (left, right)) in left.iter_mut().zip(&mut *right).enumerate() {
             let panels = [start + p, start + half + p];
-            match inputs.len() {
-                1 => self.panels::<S, T, 1, 2>(panels, span, inputs.start, [left, right]),
-                _ => self.panels::<S, T, 2, 2>(panels, span, inputs.start, [left, right]),
+            match first.len() {
+                1 => self.panels::<S, T, 1, 2>(panels, span, (chunks.start, false), [left, right]),
+                _ => self.panels::<S, T, 2, 2>(panels, span, (chunks.start, false), [left, right]),
             }
         }
         for (panel, sums) in (start + 2 * half..panels.end).zip(&mut right[half..]) {
-            let mut first = inputs.start;
-            while first < inputs.end {
-                let (left, sums) = (inputs.end - first, [&mut sums[first - inputs.start..]]);
-                let count = left.div_ceil(left.div_ceil(S::PANEL_ROWS));
-                match count {
-                    1 => self.panels::<S, T, 1, 1>([panel], span, first, sums),
-                    2 => self.panels::<S, T, 2, 1>([panel], span, first, sums),
-                    3 => self.panels::<S, T, 3, 1>([panel], span, first, sums),
-                    4 => self.panels::<S, T, 4, 1>([panel], span, first, sums),
-                    5 => self.panels::<S, T, 5, 1>([panel], span, first, sums),
-                    6 => self.panels::<S, T, 6, 1>([panel], span, first, sums),
-                    7 => self.panels::<S, T, 7, 1>([panel], span, first, sums),
-                    _ => self.panels::<S, T, 8, 1>([panel], span, first, sums),
+            for chunk in chunks.clone() {
+                let rows = self.x.chunk(chunk);
+                // The first chunk keeps memory busy, the others have the weights in the cache.
+                let asks = !S::ASKS && chunk > chunks.start;
+                let sums = [&mut sums[rows.start - first.start..]];
+                match rows.len() {
+                    1 => self.panels::<S, T, 1, 1>([panel], span, (chunk, asks), sums),
+                    2 => self.panels::<S, T, 2, 1>([panel], span, (chunk, asks), sums),
+                    3 => self.panels::<S, T, 3, 1>([panel], span, (chunk, asks), sums),
+                    4 => self.panels::<S, T, 4, 1>([panel], span, (chunk, asks), sums),
+                    5 => self.panels::<S, T, 5, 1>([panel], span, (chunk, asks), sums),
+                    6 => self.panels::<S, T, 6, 1>([panel], span, (chunk, asks), sums),
+                    7 => self.panels::<S, T, 7, 1>([panel], span, (chunk, asks), sums),
+                    _ => self.panels::<S, T, 8, 1>([panel], span, (chunk, asks), sums),
                 }
-                first += count;
             }
         }
     }
 
-    /// A span of P panels times N inputs from `first` on, added to their sums.
+    /// A span of P panels times the N inputs of a chunk, added to their sums; it asks for the next span, or not.
     #[inline(always)]
     fn panels<S: Simd, T: PanelFormat<S>, const N: usize, const P: usize>(
         &self,
         panels: [usize; P],
         span: usize,
-        first: usize,
+        (chunk, asks): (usize, bool),
         lines: [&mut [MaybeUninit<Line>]; P],
     ) {
         if N > S::PANEL_ROWS {
@@ -252,8 +219,8 @@ impl WeightBlock<'_> {
         }
         let weight = self.linear.weight();
         let panels: [Panel<'_>; P] = std::array::from_fn(|p| weight.panel(panels[p], span));
-        let (blocks, here) = (weight.cols().div_ceil(BLOCK), span * SPAN..span * SPAN + panels[0].blocks());
-        let inputs = Inputs::<N>::new(self.x, first, here.clone(), blocks, T::WORDS);
+        let per_block = T::WORDS + T::NOTES;
+        let inputs = &self.x.words::<N>(chunk)[span * SPAN * per_block..][..panels[0].blocks() * per_block];
         // In registers.
         let mut sums = [[S::splat(0.0); N]; P];
         if span > 0 {
@@ -264,11 +231,16 @@ impl WeightBlock<'_> {
                 }
             }
         }
-        for block in 0..here.len() {
+        for (block, inputs) in inputs.chunks_exact(per_block).enumerate() {
+            if asks {
+                for line in panels[0].behind(block) {
+                    S::prefetch_far(line);
+                }
+            }
             // No loop: the compiler would keep the sums in memory.
-            T::add(&panels[0], block, &inputs, &mut sums[0]);
+            T::add(&panels[0], block, inputs, &mut sums[0]);
             if P == 2 {
-                T::add(&panels[P - 1], block, &inputs, &mut sums[P - 1]);
+                T::add(&panels[P - 1], block, inputs, &mut sums[P - 1]);
             }
         }
         for p in 0..P {

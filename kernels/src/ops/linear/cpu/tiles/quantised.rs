@@ -4,7 +4,8 @@
 //! added up as in `panels`, with the same bits.
 
 use super::{Lanes, SIDE, WeightBlock};
-use crate::ops::linear::cpu::panels::{NOTES, signed_scales, sixes};
+use crate::ops::linear::cpu::panels::{signed_scales, sixes};
+use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
@@ -40,7 +41,7 @@ impl WeightBlock<'_> {
             // SAFETY: the level is what the caller says.
             let tiles = unsafe { Tiles::new([totals, totals, totals, totals, inputs, inputs, weights, weights]) };
             // Of several groups the last asks for what the first will walk over next.
-            let far = if groups == 1 { FAR } else { SPAN * T::STORED_QUADS * QUAD };
+            let far = if groups == 1 { FAR } else { SPAN * (T::STORED_QUADS * QUAD + PANEL * size_of::<u16>()) };
             for band in self.bands() {
                 let panels = band.step_by(PANEL);
                 for sums in &mut sums[..panels.len()] {
@@ -198,7 +199,7 @@ impl SpanWalk<'_> {
         // SAFETY: the caller's; a tile of sums has at most 16 lines.
         unsafe {
             let quads = if T::STORED_QUADS == QUADS {
-                self.panel.ahead::<QUADS>(block, 0)
+                T::quads(&self.panel, block)
             } else {
                 self.scratch.bytes.as_ptr().add(block).cast()
             };
@@ -227,23 +228,27 @@ impl SpanWalk<'_> {
         }
         let (block, part) = (dot / T::DOTS, dot % T::DOTS);
         let (scales, minima) = (T::scales(&self.panel, block, part), T::minima(&self.panel, block));
-        let ahead = self.panel.ahead::<1>(block * T::STORED_QUADS + part * T::ASKED, NEAR);
-        let ask = |quad: usize| {
-            let near = ahead.wrapping_add(quad * QUAD);
+        let ahead = T::quads(&self.panel, block).wrapping_add(part * T::ASKED * QUAD + NEAR);
+        let ask = |quad: isize| {
+            let near = ahead.wrapping_offset(quad * QUAD as isize);
             Lanes::prefetch(near);
             if LAST {
                 Lanes::prefetch_far(near.wrapping_add(self.far - NEAR));
             }
         };
+        if part == 0 && block.is_multiple_of(2) {
+            // The line with the scales of two blocks.
+            ask(-1);
+        }
         let rows = if FULL { SIDE } else { self.rows };
         let ints = self.scratch.ints[C].as_ptr().cast::<[i32; LANES]>();
         let mut row = self.notes.wrapping_add(block * size_of::<[i32; NOTES]>()).wrapping_sub(self.stride);
         for_rows!(rows, N, {
             if FULL && N * T::ASKED % SIDE < T::ASKED {
-                ask(N * T::ASKED / SIDE);
+                ask((N * T::ASKED / SIDE) as isize);
             }
             if !FULL && N < T::ASKED {
-                ask(N);
+                ask(N as isize);
             }
             row = row.wrapping_add(self.stride);
             // SAFETY: the caller's; notes are aligned as words, and integers as lines.
@@ -256,7 +261,7 @@ impl SpanWalk<'_> {
             }
         });
         for quad in rows..T::ASKED {
-            ask(quad);
+            ask(quad as isize);
         }
     }
 }
@@ -284,13 +289,12 @@ pub(super) trait TileFormat {
     /// Quads in which a block is stored, and those that are asked for with each dot.
     const STORED_QUADS: usize;
     const ASKED: usize = Self::STORED_QUADS / Self::DOTS;
+    /// Where the block's stored quads start.
+    fn quads(panel: &Panel<'_>, block: usize) -> *const u8;
     /// The block's quads as signed bytes, where they are stored otherwise.
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes;
-    /// The scales of a dot: f16, unless the format says otherwise.
-    #[inline(always)]
-    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
-        Lanes::load_f16(panel.meta_words(block))
-    }
+    /// The scales of a dot.
+    fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F;
     /// What is added for each sum of inputs, if the format has minima.
     fn minima(_panel: &Panel<'_>, _block: usize) -> Option<F> {
         None
@@ -304,8 +308,16 @@ impl TileFormat for Q8_0 {
     const STORED_QUADS: usize = QUADS;
 
     #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
+        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
+    }
+    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         *panel.quads(block)
+    }
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
+        Lanes::load_f16(panel.meta_words::<{ Self::STORED_QUADS }>(block))
     }
 }
 
@@ -316,8 +328,16 @@ impl TileFormat for Q4_0 {
     const STORED_QUADS: usize = QUADS / 2;
 
     #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
+        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
+    }
+    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         unbiased(nibbles(panel.quads(block)), BlockFormat::Q4_0)
+    }
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
+        Lanes::load_f16(panel.meta_words::<{ Self::STORED_QUADS }>(block))
     }
 }
 
@@ -328,18 +348,22 @@ impl TileFormat for Q4K {
     const STORED_QUADS: usize = QUADS / 2;
 
     #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
+        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
+    }
+    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         nibbles(panel.quads(block))
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
         let [d, _] = panel.supers::<2>(block);
-        Lanes::mul(Lanes::load_f16(d), Lanes::load_u8(&panel.meta_bytes(block)[0]))
+        Lanes::mul(Lanes::load_f16(d), Lanes::load_u8(&panel.meta_bytes::<{ Self::STORED_QUADS }>(block)[0]))
     }
     #[inline(always)]
     fn minima(panel: &Panel<'_>, block: usize) -> Option<F> {
         let [_, d_min] = panel.supers::<2>(block);
-        Some(Lanes::mul(Lanes::load_f16(d_min), Lanes::load_u8(&panel.meta_bytes(block)[1])))
+        Some(Lanes::mul(Lanes::load_f16(d_min), Lanes::load_u8(&panel.meta_bytes::<{ Self::STORED_QUADS }>(block)[1])))
     }
 }
 
@@ -350,13 +374,17 @@ impl TileFormat for Q6K {
     const STORED_QUADS: usize = 6;
 
     #[inline(always)]
+    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
+        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
+    }
+    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         unbiased(sixes(panel.quads(block)), BlockFormat::Q6K)
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F {
         let [d] = panel.supers::<1>(block);
-        signed_scales::<Lanes>(d, &panel.meta_bytes(block)[dot])
+        signed_scales::<Lanes>(d, &panel.meta_bytes::<{ Self::STORED_QUADS }>(block)[dot])
     }
 }
 
