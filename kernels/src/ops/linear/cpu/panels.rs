@@ -17,6 +17,9 @@ use std::ops::Range;
 /// Bytes ahead of their use at which weights are asked for, in each panel: less than elsewhere, since two go at once.
 const AHEAD: usize = 1024;
 
+/// Inputs of a single chunk from which a level that asks for nothing else asks for the next span.
+const ASKING: usize = 6;
+
 /// Most input rows of one walk, whole chunks: their sums for a band leave room in the first-level cache.
 pub(super) const ROWS: usize = 16;
 
@@ -188,8 +191,8 @@ impl WeightBlock<'_> {
         for (panel, sums) in (start + 2 * half..panels.end).zip(&mut right[half..]) {
             for chunk in chunks.clone() {
                 let rows = self.x.chunk(chunk);
-                // The first chunk keeps memory busy, the others have the weights in the cache.
-                let asks = !S::ASKS && chunk > chunks.start;
+                // Of several chunks the first keeps memory busy; the others have the weights in the cache.
+                let asks = !S::ASKS && (chunk > chunks.start || (chunks.len() == 1 && rows.len() >= ASKING));
                 let sums = [&mut sums[rows.start - first.start..]];
                 match rows.len() {
                     1 => self.panels::<S, T, 1, 1>([panel], span, (chunk, asks), sums),
