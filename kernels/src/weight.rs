@@ -3,7 +3,7 @@
 //! f32, f16 and bf16 lie row by row as in the file and are never copied, so opening such a model is mapping a file, and
 //! two models may share one mapping. (One exception: bytes that the file left misaligned for their dtype are copied
 //! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`; so is
-//! bf16 where the level has few registers, or tiles ([`Weight::arranged`]).
+//! bf16 where the level has vectors or tiles to multiply by ([`Weight::arranged`]).
 
 use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
@@ -77,8 +77,8 @@ pub enum Arrangement {
     Rows,
     /// `[rows / 16, 16 lanes, steps, 16 rows]` pairs: what a level with few registers multiplies fastest.
     Columns,
-    /// `[rows / 32, 16 lanes, steps, 32 rows]` pairs: what a level with many registers of 16 lanes multiplies fastest. Levels
-    /// with smaller ones do not multiply these.
+    /// `[rows / 32, 16 lanes, steps, 32 rows]` pairs: what a level with many registers of 16 lanes multiplies fastest.
+    /// Levels with smaller ones do not multiply these.
     WideColumns,
     /// `[rows / 16, steps, 16 lanes, 16 rows]` pairs: each step a tile of 1 KiB, as matrix instructions take it. Only levels
     /// that have them multiply these.
@@ -229,7 +229,7 @@ impl Weight {
     }
 
     /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in tiles where it has matrix
-    /// instructions, in columns where its registers are few.
+    /// instructions, in columns where it has vectors.
     pub fn arranged(self, exec: &Exec) -> Self {
         match exec.simd() {
             SimdLevel::Portable => self,
@@ -239,8 +239,8 @@ impl Weight {
         }
     }
 
-    /// bf16 that lies row by row, laid out anew with 16 or 32 rows side by side, rows and steps of 32 columns padded with zeros;
-    /// any other weight as it is. A level multiplies all arrangements with the same bits.
+    /// bf16 that lies row by row, laid out anew with 16 or 32 rows side by side, rows and steps of 32 columns padded with
+    /// zeros; any other weight as it is. A level multiplies all arrangements with the same bits.
     pub fn rearranged(self, arrangement: Arrangement) -> Self {
         if self.dtype != WeightDtype::Bf16 || self.arrangement != Arrangement::Rows || arrangement == Arrangement::Rows
         {

@@ -1,7 +1,7 @@
 //! A task of the linear: a block of weight rows times all packed input rows.
 //!
-//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns` and `wide`, quantised ones by `panels`; where the
-//! processor has matrix instructions, bf16 and quantised ones by `tiles`.
+//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns` and `wide`, quantised ones by `panels`;
+//! where the processor has matrix instructions, bf16 and quantised ones by `tiles`.
 
 mod columns;
 mod format;

@@ -2,11 +2,13 @@
 //!
 //! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
-//! quantised weights every 32 values are rounded to int8 with a scale of their own, and a few rows lie side by side, block by
-//! block: words, then notes; for matrix instructions row by row, all blocks' words and then all blocks' notes. Rows are padded with zeros to whole
-//! steps, so no kernel has a tail on the input's side. For bf16 weights in columns, a few rows lie side by side: lane by
-//! lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs. For matrix
-//! instructions up to 16 rows lie side by side as bf16, step by step.
+//! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
+//! steps, so no kernel has a tail on the input's side.
+//!
+//! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns lane
+//! by lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs; for quantised
+//! weights block by block, its words and then its notes. For matrix instructions up to 16 rows of bf16 lie side by side,
+//! step by step, and quantised rows one by one, all blocks' words and then all blocks' notes.
 
 use super::cpu::take_tiles;
 use crate::exec::Exec;

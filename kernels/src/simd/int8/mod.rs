@@ -66,8 +66,9 @@ pub(crate) trait Int8: Copy + 'static {
     /// Whether weights are asked for ahead of their use.
     const ASKS: bool;
 
-    /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word. With
-    /// each quad, asks for the next of the cache lines from `ahead` on, if the level asks. SIGNED weights have 128 added first.
+    /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
+    /// With each quad, asks for the next of the cache lines from `ahead` on, if the level asks. SIGNED weights have 128
+    /// added first.
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         ahead: *const u8,
