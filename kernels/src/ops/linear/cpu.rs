@@ -84,9 +84,12 @@ impl WeightBlock<'_> {
 /// Whether matrix instructions multiply these inputs.
 pub(super) fn take_tiles(x: &PackedRows) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return x.simd() == SimdLevel::Amx && tiles::serve(x);
+    if x.simd() == SimdLevel::Amx {
+        return tiles::serve(x);
+    }
     #[cfg(not(target_arch = "x86_64"))]
-    return false;
+    let _ = x;
+    false
 }
 
 /// Whether long walks over the weights serve these inputs best: few inputs take one walk or little more, and matrix
