@@ -187,7 +187,8 @@ const fn super_bytes(format: BlockFormat) -> usize {
     }
 }
 
-/// A span of 16 weight rows, to multiply by. Blocks are counted from its start, and stored in Q quads.
+/// A span of 16 weight rows, to multiply by. Blocks are counted from its start; where one lies depends on how many quads a
+/// block of the format is stored in, a constant to whoever asks.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     supers: &'a [u8],
@@ -210,8 +211,8 @@ impl<'a> Panel<'a> {
 
     /// The address that lies `ahead` bytes behind the stored quads of a block, in this span or a later one.
     #[inline(always)]
-    pub fn ahead<const Q: usize>(&self, block: usize, ahead: usize) -> *const u8 {
-        self.pairs.as_ptr().wrapping_add(places(Q, block).1 + ahead)
+    pub fn ahead(&self, quads: usize, block: usize, ahead: usize) -> *const u8 {
+        self.pairs.as_ptr().wrapping_add(places(quads, block).1 + ahead)
     }
 
     /// A block's share of the addresses of the cache lines that follow the span, as many as it has.
@@ -224,20 +225,20 @@ impl<'a> Panel<'a> {
 
     /// Each row's two bytes of scales.
     #[inline(always)]
-    fn metas<const Q: usize>(&self, block: usize) -> &'a [u8] {
-        &self.pairs[places(Q, block).0..][..META]
+    fn metas(&self, quads: usize, block: usize) -> &'a [u8] {
+        &self.pairs[places(quads, block).0..][..META]
     }
 
     /// The scales of a block, where they are f16.
     #[inline(always)]
-    pub fn meta_words<const Q: usize>(&self, block: usize) -> &'a [u16; PANEL] {
-        typed::<u16>(self.metas::<Q>(block)).try_into().expect("one for each row")
+    pub fn meta_words(&self, quads: usize, block: usize) -> &'a [u16; PANEL] {
+        typed::<u16>(self.metas(quads, block)).try_into().expect("one for each row")
     }
 
     /// The two bytes of each row's scales, where they are bytes.
     #[inline(always)]
-    pub fn meta_bytes<const Q: usize>(&self, block: usize) -> &'a [[u8; PANEL]; 2] {
-        self.metas::<Q>(block).as_chunks().0.try_into().expect("two for each row")
+    pub fn meta_bytes(&self, quads: usize, block: usize) -> &'a [[u8; PANEL]; 2] {
+        self.metas(quads, block).as_chunks().0.try_into().expect("two for each row")
     }
 
     /// The f16 scales of the super-block that a block belongs to, P for each row.

@@ -1,7 +1,7 @@
 //! A block of bf16 weights in columns times all packed input rows.
 //!
 //! A tile of rows by rows loads 7 vectors for 12 multiply-adds where registers are few, and widens each. Here 16 weight
-//! rows lie side by side, as `Weight::in_columns` laid them, so that a loaded vector serves up to 5 inputs and the inputs
+//! rows lie side by side, as `Weight::rearranged` laid them, so that a loaded vector serves up to 5 inputs and the inputs
 //! need no widening: fewer loads, half of the instructions, a fifth of the traffic from the second-level cache. It is the
 //! tile of every dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008),
 //! but for the order: an element is still one 16-lane sum over ascending k and one horizontal sum, bit for bit that of

@@ -51,8 +51,8 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
-        let ints = S::dot_bytes::<N, true>(quads, panel.ahead::<QUADS>(block, AHEAD), words, &notes[1]);
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words::<QUADS>(block)), &notes[0]);
+        let ints = S::dot_bytes::<N, true>(quads, panel.ahead(QUADS, block, AHEAD), words, &notes[1]);
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(QUADS, block)), &notes[0]);
     }
 }
 
@@ -66,8 +66,8 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), words, &notes[1]);
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words::<4>(block)), &notes[0]);
+        let ints = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &notes[1]);
+        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(4, block)), &notes[0]);
     }
 }
 
@@ -81,8 +81,8 @@ impl<S: Simd> PanelFormat<S> for Q4K {
     fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        let ints = S::dot_nibbles(panel.quads(block), panel.ahead::<4>(block, AHEAD), words, &[0; N]);
-        let [scales, minima] = panel.meta_bytes::<4>(block);
+        let ints = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &[0; N]);
+        let [scales, minima] = panel.meta_bytes(4, block);
         let [d, d_min] = panel.supers::<2>(block);
         scaled::<S, N>(sums, ints, S::mul(S::load_f16(d), S::load_u8(scales)), &notes[0]);
         let minima = S::mul(S::load_f16(d_min), S::load_u8(minima));
@@ -103,10 +103,10 @@ impl<S: Simd> PanelFormat<S> for Q6K {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads = sixes(panel.quads(block));
         let [d] = panel.supers::<1>(block);
-        let scales = panel.meta_bytes::<6>(block);
+        let scales = panel.meta_bytes(6, block);
         let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
         for (half, (quads, words)) in halves.enumerate() {
-            let ahead = panel.ahead::<6>(block, AHEAD + half * size_of_val(quads));
+            let ahead = panel.ahead(6, block, AHEAD + half * size_of_val(quads));
             let ints = S::dot_bytes::<N, false>(quads, ahead, words, &notes[1 + half]);
             scaled::<S, N>(sums, ints, signed_scales::<S>(d, &scales[half]), &notes[0]);
         }

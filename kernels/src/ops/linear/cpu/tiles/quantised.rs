@@ -199,7 +199,7 @@ impl SpanWalk<'_> {
         // SAFETY: the caller's; a tile of sums has at most 16 lines.
         unsafe {
             let quads = if T::STORED_QUADS == QUADS {
-                T::quads(&self.panel, block)
+                self.panel.ahead(QUADS, block, 0)
             } else {
                 self.scratch.bytes.as_ptr().add(block).cast()
             };
@@ -228,7 +228,7 @@ impl SpanWalk<'_> {
         }
         let (block, part) = (dot / T::DOTS, dot % T::DOTS);
         let (scales, minima) = (T::scales(&self.panel, block, part), T::minima(&self.panel, block));
-        let ahead = T::quads(&self.panel, block).wrapping_add(part * T::ASKED * QUAD + NEAR);
+        let ahead = self.panel.ahead(T::STORED_QUADS, block, part * T::ASKED * QUAD + NEAR);
         let ask = |quad: isize| {
             let near = ahead.wrapping_offset(quad * QUAD as isize);
             Lanes::prefetch(near);
@@ -289,12 +289,13 @@ pub(super) trait TileFormat {
     /// Quads in which a block is stored, and those that are asked for with each dot.
     const STORED_QUADS: usize;
     const ASKED: usize = Self::STORED_QUADS / Self::DOTS;
-    /// Where the block's stored quads start.
-    fn quads(panel: &Panel<'_>, block: usize) -> *const u8;
     /// The block's quads as signed bytes, where they are stored otherwise.
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes;
-    /// The scales of a dot.
-    fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F;
+    /// The scales of a dot: f16, unless the format says otherwise.
+    #[inline(always)]
+    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
+        Lanes::load_f16(panel.meta_words(Self::STORED_QUADS, block))
+    }
     /// What is added for each sum of inputs, if the format has minima.
     fn minima(_panel: &Panel<'_>, _block: usize) -> Option<F> {
         None
@@ -308,16 +309,8 @@ impl TileFormat for Q8_0 {
     const STORED_QUADS: usize = QUADS;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
-        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
-    }
-    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         *panel.quads(block)
-    }
-    #[inline(always)]
-    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
-        Lanes::load_f16(panel.meta_words::<{ Self::STORED_QUADS }>(block))
     }
 }
 
@@ -328,16 +321,8 @@ impl TileFormat for Q4_0 {
     const STORED_QUADS: usize = QUADS / 2;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
-        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
-    }
-    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         unbiased(nibbles(panel.quads(block)), BlockFormat::Q4_0)
-    }
-    #[inline(always)]
-    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
-        Lanes::load_f16(panel.meta_words::<{ Self::STORED_QUADS }>(block))
     }
 }
 
@@ -348,22 +333,18 @@ impl TileFormat for Q4K {
     const STORED_QUADS: usize = QUADS / 2;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
-        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
-    }
-    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         nibbles(panel.quads(block))
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
         let [d, _] = panel.supers::<2>(block);
-        Lanes::mul(Lanes::load_f16(d), Lanes::load_u8(&panel.meta_bytes::<{ Self::STORED_QUADS }>(block)[0]))
+        Lanes::mul(Lanes::load_f16(d), Lanes::load_u8(&panel.meta_bytes(Self::STORED_QUADS, block)[0]))
     }
     #[inline(always)]
     fn minima(panel: &Panel<'_>, block: usize) -> Option<F> {
         let [_, d_min] = panel.supers::<2>(block);
-        Some(Lanes::mul(Lanes::load_f16(d_min), Lanes::load_u8(&panel.meta_bytes::<{ Self::STORED_QUADS }>(block)[1])))
+        Some(Lanes::mul(Lanes::load_f16(d_min), Lanes::load_u8(&panel.meta_bytes(Self::STORED_QUADS, block)[1])))
     }
 }
 
@@ -374,17 +355,13 @@ impl TileFormat for Q6K {
     const STORED_QUADS: usize = 6;
 
     #[inline(always)]
-    fn quads(panel: &Panel<'_>, block: usize) -> *const u8 {
-        panel.ahead::<{ Self::STORED_QUADS }>(block, 0)
-    }
-    #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         unbiased(sixes(panel.quads(block)), BlockFormat::Q6K)
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F {
         let [d] = panel.supers::<1>(block);
-        signed_scales::<Lanes>(d, &panel.meta_bytes::<{ Self::STORED_QUADS }>(block)[dot])
+        signed_scales::<Lanes>(d, &panel.meta_bytes(Self::STORED_QUADS, block)[dot])
     }
 }
 
