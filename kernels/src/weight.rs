@@ -376,12 +376,9 @@ impl Weight {
     pub(crate) fn gather_tile<S: Simd>(&self, index: usize, step: usize, tile: &mut Tile) {
         let (rows, cols) = (index * PANEL..(index + 1) * PANEL, step * STEP..(step + 1) * STEP);
         if self.arrangement == Arrangement::Rows && rows.end <= self.rows && cols.end <= self.cols {
-            let mut pairs = [[0.0; LANES]; PANEL];
+            let mut pairs = [&[0; STEP]; PANEL];
             for (pairs, row) in pairs.iter_mut().zip(rows) {
-                let bits = self.u16s()[row * self.cols..][cols.clone()].as_chunks::<2>().0;
-                for (pair, [even, odd]) in pairs.iter_mut().zip(bits) {
-                    *pair = f32::from_bits(u32::from(*even) | u32::from(*odd) << 16);
-                }
+                *pairs = self.u16s()[row * self.cols..][cols.clone()].as_array().expect("a step");
             }
             let mut columns = [[0.0; PANEL]; LANES];
             S::transpose(&pairs, &mut columns);

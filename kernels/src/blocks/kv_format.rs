@@ -10,7 +10,8 @@ use std::ops::Range;
 
 /// How many rows ahead those that are stored are asked for.
 const ROWS_AHEAD: usize = 8;
-const LINE: usize = 64;
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
 /// Shares into which slots are divided, by their remainder.
 const SHARES: usize = 16;
 
@@ -80,6 +81,8 @@ fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
 pub(crate) trait KvFormat {
     /// What a row is a slice of.
     type Element: Plain;
+    /// Whether a shift is all that widening takes.
+    const SHIFTS: bool;
 
     /// Dimension `dim` of a row of `dims`.
     fn element(row: &[Self::Element], dims: usize, dim: usize) -> f32;
@@ -91,6 +94,7 @@ pub(crate) struct F32;
 
 impl KvFormat for F32 {
     type Element = f32;
+    const SHIFTS: bool = false;
 
     #[inline(always)]
     fn element(row: &[f32], _dims: usize, dim: usize) -> f32 {
@@ -107,6 +111,7 @@ pub(crate) struct Bf16;
 
 impl KvFormat for Bf16 {
     type Element = u16;
+    const SHIFTS: bool = true;
 
     #[inline(always)]
     fn element(row: &[u16], _dims: usize, dim: usize) -> f32 {
@@ -135,6 +140,7 @@ impl Q8_0 {
 
 impl KvFormat for Q8_0 {
     type Element = u8;
+    const SHIFTS: bool = false;
 
     #[inline(always)]
     fn element(row: &[u8], dims: usize, dim: usize) -> f32 {

@@ -1,15 +1,16 @@
 //! Keys and values by slot, in every layer.
 //!
-//! One strided layout serves two owners. [`KvStore`] owns its memory and keeps it `[layer][k|v][head][slot][head_dim]`, so
-//! that a task of the attention, which reads one head, streams: with all heads of a slot together it would read 128
-//! bytes here and there, and wait for most of them. A lane (a draft model's KV, indexed by the engine's slots) is
+//! One strided layout serves two owners. [`KvStore`] owns its memory and keeps it `[layer][head][slot][k|v][head_dim]`, so
+//! that a task of the attention, which reads one head, reads one stream: with all heads of a slot together it would read
+//! 128 bytes here and there, and wait for most of them; with keys apart from values it would read two streams. A lane (a draft model's KV, indexed by the engine's slots) is
 //! `[slot][layer][k|v][head][head_dim]` in memory that is lent, and [`KvViewMut::over_lane`] views it. Kernels see only
 //! strides; what a row's bytes mean is `kv_format`'s. Slots are checked at every access: a wrong one panics instead of reading elsewhere.
 
-use super::kv_format::KvDtype;
-use crate::bytes::AlignedBytes;
+use super::kv_format::{KvDtype, LINE};
+use crate::bytes::{AlignedBytes, Plain, typed};
 use crate::error::KernelError;
-use crate::simd::SimdLevel;
+use crate::simd::{Simd, SimdLevel};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// What a slot holds.
@@ -78,10 +79,10 @@ impl KvStore {
 
     /// The view that ops read and write.
     pub fn view_mut(&mut self) -> KvViewMut<'_> {
-        let slot = self.shape.row_bytes();
+        let value = self.shape.row_bytes();
+        let slot = 2 * value;
         let head = self.num_slots * slot;
-        let value = self.shape.heads * head;
-        let strides = Strides { slot, layer: 2 * value, value, head };
+        let strides = Strides { slot, layer: self.shape.heads * head, value, head };
         KvViewMut { bytes: self.bytes.as_mut(), shape: self.shape, num_slots: self.num_slots, strides }
     }
 }
@@ -180,15 +181,21 @@ impl<'a> KvLayer<'a> {
     pub fn read(&self, is_value: bool, slot: u32, out: &mut [f32]) {
         assert_eq!(out.len(), self.shape.kv_dim(), "out must be [kv_dim]");
         for (head, out) in out.chunks_exact_mut(self.shape.head_dim).enumerate() {
-            let row = self.row(is_value, slot, head);
-            self.shape.dtype.load(row, out);
+            self.shape.dtype.load(&self.bytes[self.range(is_value, slot, head)], out);
         }
     }
 
-    /// A head's key (or value) of `slot` as it is stored.
+    /// A head's keys and values as they are stored.
     #[inline(always)]
-    pub(crate) fn row(&self, is_value: bool, slot: u32, head: usize) -> &'a [u8] {
-        &self.bytes[self.range(is_value, slot, head)]
+    pub(crate) fn rows<E: Plain>(&self, head: usize) -> HeadRows<'a, E> {
+        let Strides { slot: stride, value, .. } = self.strides;
+        let first = self.range(false, 0, head);
+        let len = typed::<E>(&self.bytes[first.clone()]).len();
+        let last = self.range(true, self.num_slots as u32 - 1, head);
+        assert!(last.end <= self.bytes.len(), "KV of {} slots", self.num_slots);
+        assert!(stride.is_multiple_of(align_of::<E>()) && value.is_multiple_of(size_of::<E>()), "aligned rows");
+        let (bytes, num_slots) = (&self.bytes[first.start..], self.num_slots);
+        HeadRows { bytes, len, stride, value: value / size_of::<E>(), num_slots, element: PhantomData }
     }
 
     #[inline(always)]
@@ -197,5 +204,67 @@ impl<'a> KvLayer<'a> {
         let offset = if is_value { self.strides.value } else { 0 };
         let start = self.base + offset + head * self.strides.head + slot as usize * self.strides.slot;
         start..start + self.shape.row_bytes()
+    }
+}
+
+/// The keys and values of one head, all of them inside of the KV's bytes and aligned.
+#[derive(Debug)]
+pub(crate) struct HeadRows<'a, E> {
+    /// From the first slot's key on.
+    bytes: &'a [u8],
+    /// Elements of a key or value.
+    len: usize,
+    /// Elements from a slot's key to its value.
+    value: usize,
+    /// Bytes from one slot's key to the next slot's.
+    stride: usize,
+    num_slots: usize,
+    element: PhantomData<E>,
+}
+
+impl<E> Clone for HeadRows<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for HeadRows<'_, E> {}
+
+impl<E: Plain> HeadRows<'_, E> {
+    /// Elements of a key or value.
+    #[inline(always)]
+    pub fn row_len(&self) -> usize {
+        self.len
+    }
+
+    /// Elements from a slot's key to its value.
+    #[inline(always)]
+    pub fn key_to_value(&self) -> usize {
+        self.value
+    }
+
+    /// Where the key of `slot` starts. Panics if there is no such slot.
+    #[inline(always)]
+    pub fn key(&self, slot: u32) -> *const E {
+        assert!((slot as usize) < self.num_slots, "slot {slot} is outside of the KV's {} slots", self.num_slots);
+        self.address(slot).cast()
+    }
+
+    /// Asks for the key and the value of `slot`, into the second-level cache.
+    #[inline(always)]
+    pub fn prefetch<S: Simd>(&self, slot: u32) {
+        let (key, bytes) = (self.address(slot), self.len * size_of::<E>());
+        for row in [key, key.wrapping_add(self.value * size_of::<E>())] {
+            S::prefetch_far(row);
+            S::prefetch_far(row.wrapping_add(bytes - 1));
+            if bytes > 2 * LINE {
+                (LINE..bytes - 1).step_by(LINE).for_each(|at| S::prefetch_far(row.wrapping_add(at)));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn address(&self, slot: u32) -> *const u8 {
+        self.bytes.as_ptr().wrapping_add(slot as usize * self.stride)
     }
 }

@@ -5,7 +5,7 @@
 
 mod decoder_layer;
 pub(crate) mod kv_format;
-mod kv_store;
+pub(crate) mod kv_store;
 mod linear;
 mod workspace;
 

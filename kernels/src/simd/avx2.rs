@@ -5,7 +5,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::{Kernel, LANES, Line, Simd, Square};
+use super::{Kernel, LANES, Line, Rows, Simd, Square};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -229,7 +229,7 @@ impl Simd for Avx2 {
         Self::splat_part(value)
     }
     #[inline(always)]
-    fn transpose(from: &Square, to: &mut Square) {
+    fn transpose(from: &Rows<'_>, to: &mut Square) {
         // SAFETY: called only inside `run`, so the processor has AVX2.
         unsafe { super::transpose::avx2(from, to) }
     }

@@ -6,7 +6,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::{Kernel, LANES, Line, Simd, Square};
+use super::{Kernel, LANES, Line, Rows, Simd, Square};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -189,9 +189,31 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         Self::splat(value)
     }
     #[inline(always)]
-    fn transpose(from: &Square, to: &mut Square) {
+    fn transpose(from: &Rows<'_>, to: &mut Square) {
         // SAFETY: called only inside `run` and `run_bf16`, whose levels include AVX2.
         unsafe { super::transpose::avx2(from, to) }
+    }
+    #[inline(always)]
+    fn interleave(a: &[u16; 2 * LANES], b: &[u16; 2 * LANES], half: usize) -> [u16; 2 * LANES] {
+        // SAFETY: AVX-512 as above; the loads take exactly the 32 elements, and the result has as many bytes.
+        unsafe {
+            let (a, b) = (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast()));
+            std::mem::transmute(match half {
+                0 => _mm512_unpacklo_epi16(a, b),
+                _ => _mm512_unpackhi_epi16(a, b),
+            })
+        }
+    }
+    #[inline(always)]
+    fn round_bf16(low: __m512, high: __m512) -> [u16; 2 * LANES] {
+        if BF16 {
+            // SAFETY: as for `dot_half`; the result has as many bytes.
+            return unsafe { std::mem::transmute::<__m512bh, [u16; 2 * LANES]>(_mm512_cvtne2ps_pbh(high, low)) };
+        }
+        let mut bits = [[0; LANES]; 2];
+        Self::store_bf16(low, &mut bits[0]);
+        Self::store_bf16(high, &mut bits[1]);
+        std::array::from_fn(|i| bits.as_flattened()[i])
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {

@@ -22,8 +22,8 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub use level::SimdLevel;
-pub(crate) use math::{exp, silu};
-pub(crate) use transpose::Square;
+pub(crate) use math::{exp, exp2_of_negative, silu};
+pub(crate) use transpose::{Rows, Square};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -41,6 +41,13 @@ impl Line {
     pub fn u16s(&self) -> &[u16; 2 * LANES] {
         // SAFETY: both are 64 plain bytes, and a line is aligned beyond a u16.
         unsafe { &*std::ptr::from_ref(self).cast() }
+    }
+
+    /// The same, to write.
+    #[inline(always)]
+    pub fn u16s_mut(&mut self) -> &mut [u16; 2 * LANES] {
+        // SAFETY: as above, and every bit pattern is a number in both.
+        unsafe { &mut *std::ptr::from_mut(self).cast() }
     }
 }
 
@@ -117,7 +124,20 @@ pub(crate) trait Simd: int8::Int8 {
     /// The same input in every lane, widened where halves are apart.
     fn splat_half(value: f32) -> Self::Half;
     /// Rows to columns.
-    fn transpose(from: &Square, to: &mut Square);
+    fn transpose(from: &Rows<'_>, to: &mut Square);
+    /// Pairs of a and b: of each eight numbers the first four (half 0), or the last four.
+    #[inline(always)]
+    fn interleave(a: &[u16; 2 * LANES], b: &[u16; 2 * LANES], half: usize) -> [u16; 2 * LANES] {
+        std::array::from_fn(|i| [a, b][i % 2][i / 8 * 8 + half * 4 + i % 8 / 2])
+    }
+    /// 32 bf16, rounded to nearest even; where bf16 multiply in pairs, subnormal ones become 0.
+    #[inline(always)]
+    fn round_bf16(low: Self::F, high: Self::F) -> [u16; 2 * LANES] {
+        let mut bits = [[0; LANES]; 2];
+        Self::store_bf16(low, &mut bits[0]);
+        Self::store_bf16(high, &mut bits[1]);
+        std::array::from_fn(|i| bits.as_flattened()[i])
+    }
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
     /// The same, into the second-level cache.

@@ -3,7 +3,7 @@
 //! `mul_add` is one instruction where the target has it (aarch64) and a library call on baseline x86-64. That makes
 //! this level slow on x86-64, where nobody needs it for speed, and in exchange it rounds like all the others.
 
-use super::{LANES, Line, Simd, Square};
+use super::{LANES, Line, Rows, Simd, Square};
 use half::{bf16, f16};
 
 #[derive(Clone, Copy)]
@@ -156,7 +156,7 @@ impl Simd for Portable {
         Self::splat(value)
     }
     #[inline(always)]
-    fn transpose(from: &Square, to: &mut Square) {
+    fn transpose(from: &Rows<'_>, to: &mut Square) {
         super::transpose::portable(from, to);
     }
     #[inline(always)]

@@ -46,6 +46,70 @@ fn exp_edges() {
     }
 }
 
+struct Exp2Of([f32; LANES]);
+
+impl Kernel for Exp2Of {
+    type Output = [f32; LANES];
+    #[inline(always)]
+    fn run<S: Simd>(self) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        S::store(exp2_of_negative::<S>(S::load(&self.0)), &mut out);
+        out
+    }
+}
+
+#[test]
+fn powers_of_two_are_within_their_documented_error() {
+    for level in levels() {
+        let mut worst = 0f64;
+        for block in 0..8_000 {
+            let x: [f32; LANES] = std::array::from_fn(|i| -124.9 + (block * LANES + i) as f32 * 0.000_975);
+            for (x, got) in x.iter().zip(dispatch(level, Exp2Of(x.map(|x| x.min(0.0))))) {
+                let want = f64::from(x.min(0.0)).exp2();
+                worst = worst.max((f64::from(got) - want).abs() / want);
+            }
+        }
+        assert!(worst < 2e-7, "{level}: {worst:e}");
+        let edges = dispatch(level, Exp2Of(padded(&[f32::NEG_INFINITY, -1e30, -126.0, 0.0], 0.0)));
+        assert_eq!(edges[..4], [0.0, 0.0, 0.0, 1.0], "{level}");
+    }
+}
+
+struct Words([u16; 2 * LANES], [u16; 2 * LANES]);
+
+impl Kernel for Words {
+    type Output = ([[u16; 2 * LANES]; 2], Square);
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        let mut columns = [[0.0; LANES]; LANES];
+        let mut rows = [&self.0; LANES];
+        rows[3] = &self.1;
+        S::transpose(&rows, &mut columns);
+        ([S::interleave(&self.0, &self.1, 0), S::interleave(&self.0, &self.1, 1)], columns)
+    }
+}
+
+#[test]
+fn words_go_where_they_are_said_to_go() {
+    let (a, b) = (std::array::from_fn(|i| 0x3f00 + i as u16), std::array::from_fn(|i| 0x4000 + i as u16));
+    for level in levels() {
+        let (halves, columns) = dispatch(level, Words(a, b));
+        for (half, got) in halves.iter().enumerate() {
+            for (pair, got) in got.as_chunks::<2>().0.iter().enumerate() {
+                let dim = pair / 4 * 8 + half * 4 + pair % 4;
+                assert_eq!(*got, [a[dim], b[dim]], "{level} half {half} pair {pair}");
+            }
+        }
+        for (word, column) in columns.iter().enumerate() {
+            for (row, got) in column.iter().enumerate() {
+                let from = if row == 3 { b } else { a };
+                let want = u32::from(from[2 * word]) | u32::from(from[2 * word + 1]) << 16;
+                assert_eq!(got.to_bits(), want, "{level} word {word} of row {row}");
+            }
+        }
+    }
+}
+
 struct Everything([f32; LANES], [f32; LANES]);
 
 impl Kernel for Everything {
@@ -94,6 +158,11 @@ impl Kernel for RoundBf16 {
     fn run<S: Simd>(self) -> Self::Output {
         let (mut bits, mut back) = ([0; LANES], [0.0; LANES]);
         S::store_bf16(S::load(&self.0), &mut bits);
+        let normal = self.0.map(|x| if x.is_subnormal() { 0.0 } else { x });
+        let both = S::round_bf16(S::load(&normal), S::load(&self.0));
+        for (i, (x, both)) in normal.iter().zip(both).enumerate() {
+            assert_eq!(both, bf16::from_f32(*x).to_bits(), "{x} at {i}");
+        }
         S::store(S::load_bf16(&bits), &mut back);
         (bits, back)
     }

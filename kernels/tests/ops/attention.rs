@@ -3,7 +3,7 @@
 //! Random cases mix chains and trees, contexts around the tile of 32 and head sizes that fill no vector.
 //! The invariance tests are the ones that verification of drafts rests on.
 
-use crate::support::{BF16, F32, assert_close, bits, levels, levels_and_threads, shuffled, values};
+use crate::support::{BF16, F32, Tolerance, assert_close, bits, levels, levels_and_threads, shuffled, values};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
 use foretoken_kernels::ops::attention::reference;
 use foretoken_kernels::ops::{AttentionSeq, AttentionShape, TreePaths, attention};
@@ -11,6 +11,9 @@ use foretoken_kernels::{Exec, KernelError, SimdLevel};
 use proptest::prelude::*;
 
 const NUM_SLOTS: usize = 256;
+/// Where bf16 multiply in pairs, queries (here up to 4) and weights are rounded to bf16, too: half as much again as the
+/// spacing of bf16 below 1.
+const PAIRS: Tolerance = Tolerance { abs: 6e-3, eps: 0.0 };
 
 fn filled(shape: &AttentionShape, dtype: KvDtype, seed: u64) -> KvStore {
     let kv_dim = shape.kv_dim();
@@ -72,8 +75,11 @@ proptest! {
             let portable = run(&Exec::portable_single(), &shape, &q, &mut kv, &seqs);
             for exec in levels() {
                 let got = run(&exec, &shape, &q, &mut kv, &seqs);
-                assert_close(&got, &want, tolerance, &format!("{exec:?} {dtype:?}"));
-                prop_assert_eq!(bits(&got), bits(&portable));
+                let pairs = dtype == KvDtype::Bf16 && exec.simd() == SimdLevel::Avx512Bf16;
+                assert_close(&got, &want, if pairs { PAIRS } else { tolerance }, &format!("{exec:?} {dtype:?}"));
+                if !pairs {
+                    prop_assert_eq!(bits(&got), bits(&portable));
+                }
             }
         }
     }
@@ -83,12 +89,14 @@ proptest! {
 #[test]
 fn rows_do_not_depend_on_their_chunk() {
     for (dtype, window) in [(KvDtype::Bf16, None), (KvDtype::Q8_0, None), (KvDtype::Bf16, Some(37))] {
-        chunks_have_the_bits_of_the_whole(dtype, window);
+        // A head that does not fill its lines, and one that does.
+        for head_dim in [48, 64] {
+            chunks_have_the_bits_of_the_whole(dtype, AttentionShape::new(4, 2, head_dim).unwrap().with_window(window));
+        }
     }
 }
 
-fn chunks_have_the_bits_of_the_whole(dtype: KvDtype, window: Option<usize>) {
-    let shape = AttentionShape::new(4, 2, 48).unwrap().with_window(window);
+fn chunks_have_the_bits_of_the_whole(dtype: KvDtype, shape: AttentionShape) {
     let (mut kv, list) = (filled(&shape, dtype, 1), slots(2, 100));
     let q = values(3, 70 * shape.q_dim());
     for exec in levels_and_threads() {
@@ -113,12 +121,13 @@ fn chunks_have_the_bits_of_the_whole(dtype: KvDtype, window: Option<usize>) {
 #[test]
 fn tree_rows_have_the_bits_of_their_path_as_a_chain() {
     for window in [None, Some(4), Some(33)] {
-        tree_rows_equal_their_chains(AttentionShape::new(6, 3, 16).unwrap().with_window(window));
+        tree_rows_equal_their_chains(KvDtype::F32, AttentionShape::new(6, 3, 16).unwrap().with_window(window));
+        tree_rows_equal_their_chains(KvDtype::Bf16, AttentionShape::new(6, 3, 64).unwrap().with_window(window));
     }
 }
 
-fn tree_rows_equal_their_chains(shape: AttentionShape) {
-    let mut kv = filled(&shape, KvDtype::F32, 4);
+fn tree_rows_equal_their_chains(dtype: KvDtype, shape: AttentionShape) {
+    let mut kv = filled(&shape, dtype, 4);
     // Two chains of a tree: 0-1-3-5-7 and 0-2-4-6, and a leaf under 3.
     let parents = [None, Some(0), Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), Some(3)];
     let (offsets, rows) = paths(&parents);

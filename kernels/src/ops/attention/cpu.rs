@@ -6,15 +6,18 @@
 
 mod queries;
 mod tile;
+mod words;
 
 use super::{AttentionSeq, AttentionShape, MAX_GROUP, MAX_HEAD_DIM};
-use crate::blocks::KvLayer;
+use crate::blocks::kv_format::{Bf16, F32, Q8_0};
+use crate::blocks::{KvDtype, KvLayer};
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Line, Simd};
 use queries::Queries;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tile::{TILE, Tile};
+use words::{Pairs, Singles, Words};
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
@@ -74,31 +77,41 @@ impl Kernel for AttendBlock<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let lines = self.shape.head_dim.div_ceil(LANES);
-        let count = self.rows.len() * self.shape.group();
-        let mut tile = Tile::new(lines, count, self.kv.shape().dtype);
-        let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
-        let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
-        let mut totals = Scratch::<MAX_GROUP>::new(count);
-        let q = q.zeroed();
-        for (query, q) in q.chunks_exact_mut(lines).enumerate() {
-            floats_mut(q)[..self.shape.head_dim].copy_from_slice(&self.q[self.head(query)]);
-        }
-        let mut seen = Queries::new(self.shape, q, sums.zeroed(), totals.zeroed());
-        let attended = || self.rows.clone().map(|row| self.attended(row));
-        let first = attended().map(|attended| attended.start).min().unwrap_or(0);
-        let longest = attended().map(|attended| attended.end).max().unwrap_or(0);
-        for first in (first / TILE * TILE..longest).step_by(TILE) {
-            self.attend_tile::<S>(first, longest, &mut tile, &mut seen);
-        }
-        for query in 0..count {
-            // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
-            seen.finish::<S>(query, unsafe { self.out.range(self.head(query)) });
+        match self.kv.shape().dtype {
+            KvDtype::F32 => self.attend::<S, Singles<F32>>(),
+            KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs>(),
+            KvDtype::Bf16 => self.attend::<S, Singles<Bf16>>(),
+            KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>>(),
         }
     }
 }
 
 impl AttendBlock<'_> {
+    #[inline(always)]
+    fn attend<S: Simd, W: Words<S>>(self) {
+        let lines = W::lines(self.shape.head_dim);
+        let count = self.rows.len() * self.shape.group();
+        let mut tile = Tile::new::<S, W>(self.shape.head_dim, count);
+        let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
+        let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
+        let mut totals = Scratch::<MAX_GROUP>::new(count);
+        let q = q.zeroed();
+        for (query, q) in q.chunks_exact_mut(lines).enumerate() {
+            W::query(&self.q[self.head(query)], q);
+        }
+        let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
+        let attended = || self.rows.clone().map(|row| self.attended(row));
+        let first = attended().map(|attended| attended.start).min().unwrap_or(0);
+        let longest = attended().map(|attended| attended.end).max().unwrap_or(0);
+        for first in (first / TILE * TILE..longest).step_by(TILE) {
+            self.attend_tile::<S, W>(first, longest, &mut tile, &mut seen);
+        }
+        for query in 0..count {
+            // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
+            seen.finish::<S, W>(query, unsafe { self.out.range(self.head(query)) });
+        }
+    }
+
     /// Where query `query` of the block lies in q and out.
     #[inline(always)]
     fn head(&self, query: usize) -> Range<usize> {
@@ -107,6 +120,20 @@ impl AttendBlock<'_> {
         let head = self.kv_head * group + query % group;
         let start = row * self.shape.q_dim() + head * self.shape.head_dim;
         start..start + self.shape.head_dim
+    }
+
+    /// Slots of the tile at `first` of a row's list; behind its end, the last.
+    #[inline(always)]
+    fn slots(&self, row: usize, first: usize) -> [u32; TILE] {
+        if let Some(slots) = self.seq.context.get(first..).and_then(<[u32]>::first_chunk) {
+            return *slots;
+        }
+        let last = self.seq.attended_len(row) - 1;
+        let mut slots = [0; TILE];
+        for (i, slot) in slots.iter_mut().enumerate() {
+            *slot = self.seq.attended_slot(row, last.min(first + i));
+        }
+        slots
     }
 
     /// The part of its list that a row attends to: all, or the last of it under a sliding window.
@@ -126,7 +153,7 @@ impl AttendBlock<'_> {
 
     /// All rows with the tile at `first`; `longest` is where the block's last list ends.
     #[inline(always)]
-    fn attend_tile<S: Simd>(&self, first: usize, longest: usize, tile: &mut Tile, seen: &mut Queries<'_>) {
+    fn attend_tile<S: Simd, W: Words<S>>(&self, first: usize, longest: usize, tile: &mut Tile, seen: &mut Queries<'_>) {
         let group = self.shape.group();
         let queries = |rows: Range<usize>| (rows.start - self.rows.start) * group..(rows.end - self.rows.start) * group;
         // Where lists differ, every row has a tile of its own.
@@ -134,13 +161,13 @@ impl AttendBlock<'_> {
             for row in self.rows.clone() {
                 let tokens = self.part(row, first);
                 if !tokens.is_empty() {
-                    let tile = tile.gather::<S>(self, row, first..first + tokens.end);
-                    seen.attend::<S>(queries(row..row + 1), tokens, &tile);
+                    let mut tile = tile.gather::<S, W>(self, row, first..first + tokens.end);
+                    seen.attend::<S, W>(queries(row..row + 1), tokens, &mut tile);
                 }
             }
             return;
         };
-        let tile = tile.gather::<S>(self, sharer, first..longest.min(first + TILE));
+        let mut tile = tile.gather::<S, W>(self, sharer, first..longest.min(first + TILE));
         let mut row = self.rows.start;
         while row < self.rows.end {
             let tokens = self.part(row, first);
@@ -150,7 +177,7 @@ impl AttendBlock<'_> {
                 end += 1;
             }
             if !tokens.is_empty() {
-                seen.attend::<S>(queries(row..end), tokens, &tile);
+                seen.attend::<S, W>(queries(row..end), tokens, &mut tile);
             }
             row = end;
         }

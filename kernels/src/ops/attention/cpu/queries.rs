@@ -1,58 +1,78 @@
 //! The online softmaxes of a block's queries.
 
-use super::tile::{FEW, Gathered, Source, TILE, Values};
+use super::tile::{Gathered, Next, SOME, Source, TILE, Values};
+use super::words::Words;
 use super::{floats, floats_mut};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
-use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp};
+use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::ops::Range;
+
+/// Queries whose sums fit the registers in all parts at once.
+const FEW: usize = 2;
 
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
-    /// `[queries, lines]`.
+    /// Words, `[queries, lines]`.
     q: &'a [Line],
     /// Greatest score, by query.
     greatest: [f32; MAX_GROUP],
-    /// Sum of exp(score - greatest), by query, in lanes.
+    /// Sum of 2^(score - greatest), by query, in lanes.
     totals: &'a mut [Line],
-    /// Sum of exp(score - greatest) * value, `[queries, lines]`.
+    /// Sum of 2^(score - greatest) * value, `[queries, lines]`.
     sums: &'a mut [Line],
-    /// Lines of a head.
+    /// Lines of a query.
     lines: usize,
     head_dim: usize,
+    /// Of the scores, as exponents of 2.
     scale: f32,
 }
 
 impl<'a> Queries<'a> {
-    /// Queries `q`, padded with zeros; `sums` and `totals` must be 0.
+    /// Queries' words `q`, padded with zeros; `sums` and `totals` must be 0.
     #[inline(always)]
-    pub fn new(shape: &AttentionShape, q: &'a [Line], sums: &'a mut [Line], totals: &'a mut [Line]) -> Self {
-        let AttentionShape { head_dim, scale, .. } = *shape;
+    pub fn new<S: Simd, W: Words<S>>(
+        shape: &AttentionShape,
+        q: &'a [Line],
+        sums: &'a mut [Line],
+        totals: &'a mut [Line],
+    ) -> Self {
+        let (head_dim, scale) = (shape.head_dim, shape.scale * std::f32::consts::LOG2_E);
         let greatest = [f32::NEG_INFINITY; MAX_GROUP];
-        Self { q, greatest, totals, sums, lines: head_dim.div_ceil(LANES), head_dim, scale }
+        Self { q, greatest, totals, sums, lines: W::lines(head_dim), head_dim, scale }
     }
 
     /// Takes in tokens `tokens` of a tile, for queries `queries`.
     #[inline(always)]
-    pub fn attend<S: Simd>(&mut self, queries: Range<usize>, tokens: Range<usize>, tile: &Gathered<'_>) {
+    pub fn attend<S: Simd, W: Words<S>>(
+        &mut self,
+        queries: Range<usize>,
+        tokens: Range<usize>,
+        tile: &mut Gathered<'_, W::Element>,
+    ) {
         let mut at = queries.start;
         while at < queries.end {
             let left = queries.end - at;
             at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
-                1 => self.several::<S, 1>(at, tokens.clone(), tile),
-                2 => self.several::<S, 2>(at, tokens.clone(), tile),
-                3 => self.several::<S, 3>(at, tokens.clone(), tile),
-                4 => self.several::<S, 4>(at, tokens.clone(), tile),
-                5 => self.several::<S, 5>(at, tokens.clone(), tile),
-                6 => self.several::<S, 6>(at, tokens.clone(), tile),
-                7 => self.several::<S, 7>(at, tokens.clone(), tile),
-                _ => self.several::<S, 8>(at, tokens.clone(), tile),
+                1 => self.several::<S, W, 1>(at, tokens.clone(), tile),
+                2 => self.several::<S, W, 2>(at, tokens.clone(), tile),
+                3 => self.several::<S, W, 3>(at, tokens.clone(), tile),
+                4 => self.several::<S, W, 4>(at, tokens.clone(), tile),
+                5 => self.several::<S, W, 5>(at, tokens.clone(), tile),
+                6 => self.several::<S, W, 6>(at, tokens.clone(), tile),
+                7 => self.several::<S, W, 7>(at, tokens.clone(), tile),
+                _ => self.several::<S, W, 8>(at, tokens.clone(), tile),
             };
         }
     }
 
     /// The same for N queries from `at` on. Returns N.
     #[inline(always)]
-    fn several<S: Simd, const N: usize>(&mut self, at: usize, tokens: Range<usize>, tile: &Gathered<'_>) -> usize {
+    fn several<S: Simd, W: Words<S>, const N: usize>(
+        &mut self,
+        at: usize,
+        tokens: Range<usize>,
+        tile: &mut Gathered<'_, W::Element>,
+    ) -> usize {
         // Larger groups than a level has registers for would only be dead code.
         if N > S::QUERIES {
             return N;
@@ -60,45 +80,49 @@ impl<'a> Queries<'a> {
         let mut weights = Weights { tokens: [[Line([0.0; LANES]); 2]; N], faded: Line([0.0; LANES]) };
         // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
         match (S::PARTS, N) {
-            (1, _) => self.score::<S, N, 0, 1>(at, tile, &mut weights),
-            (_, ..=FEW) => self.score::<S, N, 0, 2>(at, tile, &mut weights),
+            (1, _) => self.score::<S, W, N, 0, 1>(at, tile, &mut weights),
+            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, tile, &mut weights),
             _ => {
-                self.score::<S, N, 0, 1>(at, tile, &mut weights);
-                self.score::<S, N, 1, 2>(at, tile, &mut weights);
+                self.score::<S, W, N, 0, 1>(at, tile, &mut weights);
+                self.score::<S, W, N, 1, 2>(at, tile, &mut weights);
             }
         }
+        tile.next.ask::<S>(SOME);
         if tokens != (0..TILE) {
             weights.mask(&tokens);
         }
-        self.weigh::<S, N>(at, &mut weights);
+        self.weigh::<S, W, N>(at, &mut weights);
+        tile.next.ask::<S>(SOME);
+        let words = tokens.start / W::NUMBERS..tokens.end.div_ceil(W::NUMBERS);
         match &tile.values {
-            Values::Widened(values) => self.add_values::<S, _, N>(at, &weights, tokens, values),
-            // Only few queries come with these.
-            Values::Bf16(_) if N > FEW => unreachable!("only few queries read values as stored"),
-            Values::Bf16(values) => self.add_values::<S, _, N>(at, &weights, tokens, values),
+            Values::Kept(values) => self.add_values::<S, W, _, N>(at, &weights, words, values, &mut tile.next),
+            Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
+            Values::Stored(values) => self.add_values::<S, W, _, N>(at, &weights, words, values, &mut tile.next),
         }
+        tile.next.ask::<S>(TILE);
         N
     }
 
     /// Scores of N queries with parts FROM to TO of the 32 keys of a tile.
     #[inline(always)]
-    fn score<S: Simd, const N: usize, const FROM: usize, const TO: usize>(
+    fn score<S: Simd, W: Words<S>, const N: usize, const FROM: usize, const TO: usize>(
         &self,
         at: usize,
-        tile: &Gathered<'_>,
+        tile: &Gathered<'_, W::Element>,
         out: &mut Weights<N>,
     ) {
         let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
         let stride = self.lines * LANES;
         let q = &floats(self.q)[at * stride..(at + N) * stride];
-        for (d, (low, high)) in tile.keys[0][..self.head_dim].iter().zip(tile.keys[1]).enumerate() {
+        let words = self.head_dim / W::NUMBERS;
+        for (word, (low, high)) in tile.keys[0][..words].iter().zip(tile.keys[1]).enumerate() {
             for part in FROM..TO {
-                let (low, high) = (S::load_part(&low.0, part), S::load_part(&high.0, part));
+                let (low, high) = (W::load(low, part), W::load(high, part));
                 for i in 0..N {
-                    // SAFETY: d is below head_dim, which is at most the stride, so this is within the N queries.
-                    let q = S::splat_part(unsafe { *q.get_unchecked(i * stride + d) });
-                    sums[i][part][0] = S::fma_part(q, low, sums[i][part][0]);
-                    sums[i][part][1] = S::fma_part(q, high, sums[i][part][1]);
+                    // SAFETY: a query has fewer words than its stride, so this is within the N queries.
+                    let q = W::splat(unsafe { *q.get_unchecked(i * stride + word) });
+                    sums[i][part][0] = W::add_product(q, low, sums[i][part][0]);
+                    sums[i][part][1] = W::add_product(q, high, sums[i][part][1]);
                 }
             }
         }
@@ -114,7 +138,7 @@ impl<'a> Queries<'a> {
 
     /// Turns the scores of a tile's tokens into their weights.
     #[inline(always)]
-    fn weigh<S: Simd, const N: usize>(&mut self, at: usize, weights: &mut Weights<N>) {
+    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, weights: &mut Weights<N>) {
         let mut scores = [[S::splat(0.0); 2]; N];
         for i in 0..N {
             for half in 0..2 {
@@ -124,44 +148,45 @@ impl<'a> Queries<'a> {
             weights.faded.0[i] = self.greatest[at + i] - greatest;
             self.greatest[at + i] = greatest;
         }
-        S::store(exp::<S>(S::load(&weights.faded.0)), &mut weights.faded.0);
+        S::store(exp2_of_negative::<S>(S::load(&weights.faded.0)), &mut weights.faded.0);
         for i in 0..N {
             let greatest = S::splat(self.greatest[at + i]);
-            let low = exp::<S>(S::sub(scores[i][0], greatest));
-            let high = exp::<S>(S::sub(scores[i][1], greatest));
-            S::store(low, &mut weights.tokens[i][0].0);
-            S::store(high, &mut weights.tokens[i][1].0);
+            let low = exp2_of_negative::<S>(S::sub(scores[i][0], greatest));
+            let high = exp2_of_negative::<S>(S::sub(scores[i][1], greatest));
+            let sum = W::weights(low, high, &mut weights.tokens[i]);
             let total = &mut self.totals[at + i].0;
-            S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), S::add(low, high)), total);
+            S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), sum), total);
         }
     }
 
-    /// `sums = sums * faded + sum of weight * value` for N queries, by ascending token.
+    /// `sums = sums * faded + sum of weight * value` for N queries, by ascending word.
     #[inline(always)]
-    fn add_values<S: Simd, V: Source, const N: usize>(
+    fn add_values<S: Simd, W: Words<S>, V: Source<S, W>, const N: usize>(
         &mut self,
         at: usize,
         weights: &Weights<N>,
-        tokens: Range<usize>,
+        words: Range<usize>,
         values: &V,
+        next: &mut Next<'_, W::Element>,
     ) {
         let mut line = 0;
         while line < self.lines {
-            let tokens = tokens.clone();
+            next.ask::<S>(SOME);
+            let words = words.clone();
             // As many sums as the registers take.
             line += match (N, self.lines - line, S::PARTS) {
-                (1, 4.., 1) => self.add_lines::<S, V, N, 4, 0, 1>(at, line, weights, tokens, values),
-                (1, 4.., _) => self.add_lines::<S, V, N, 4, 0, 2>(at, line, weights, tokens, values),
-                (_, 2.., 1) => self.add_lines::<S, V, N, 2, 0, 1>(at, line, weights, tokens, values),
-                (..=FEW, 2.., _) => self.add_lines::<S, V, N, 2, 0, 2>(at, line, weights, tokens, values),
+                (1, 4.., 1) => self.add_lines::<S, W, V, N, 4, 0, 1>(at, line, weights, words, values),
+                (1, 4.., _) => self.add_lines::<S, W, V, N, 4, 0, 2>(at, line, weights, words, values),
+                (_, 2.., 1) => self.add_lines::<S, W, V, N, 2, 0, 1>(at, line, weights, words, values),
+                (..=FEW, 2.., _) => self.add_lines::<S, W, V, N, 2, 0, 2>(at, line, weights, words, values),
                 (_, 2.., _) => {
-                    self.add_lines::<S, V, N, 2, 0, 1>(at, line, weights, tokens.clone(), values);
-                    self.add_lines::<S, V, N, 2, 1, 2>(at, line, weights, tokens, values)
+                    self.add_lines::<S, W, V, N, 2, 0, 1>(at, line, weights, words.clone(), values);
+                    self.add_lines::<S, W, V, N, 2, 1, 2>(at, line, weights, words, values)
                 }
-                (.., 1) => self.add_lines::<S, V, N, 1, 0, 1>(at, line, weights, tokens, values),
+                (.., 1) => self.add_lines::<S, W, V, N, 1, 0, 1>(at, line, weights, words, values),
                 _ => {
-                    self.add_lines::<S, V, N, 1, 0, 1>(at, line, weights, tokens.clone(), values);
-                    self.add_lines::<S, V, N, 1, 1, 2>(at, line, weights, tokens, values)
+                    self.add_lines::<S, W, V, N, 1, 0, 1>(at, line, weights, words.clone(), values);
+                    self.add_lines::<S, W, V, N, 1, 1, 2>(at, line, weights, words, values)
                 }
             };
         }
@@ -169,16 +194,24 @@ impl<'a> Queries<'a> {
 
     /// Parts FROM to TO of B lines of that. Returns B.
     #[inline(always)]
-    fn add_lines<S: Simd, V: Source, const N: usize, const B: usize, const FROM: usize, const TO: usize>(
+    fn add_lines<
+        S: Simd,
+        W: Words<S>,
+        V: Source<S, W>,
+        const N: usize,
+        const B: usize,
+        const FROM: usize,
+        const TO: usize,
+    >(
         &mut self,
         at: usize,
         line: usize,
         weights: &Weights<N>,
-        tokens: Range<usize>,
+        words: Range<usize>,
         values: &V,
     ) -> usize {
-        assert!(tokens.end <= TILE);
-        values.check(tokens.end, line + B - 1);
+        assert!(words.end <= TILE);
+        values.check(words.end, line + B - 1);
         let zero = S::splat_part(0.0);
         let mut sums = [[[zero; MOST_PARTS]; B]; N];
         for i in 0..N {
@@ -190,20 +223,20 @@ impl<'a> Queries<'a> {
                 }
             }
         }
-        for token in tokens {
-            let mut loaded = [[zero; MOST_PARTS]; B];
+        for word in words {
+            let mut loaded = [[W::splat(0.0); MOST_PARTS]; B];
             for b in 0..B {
                 for part in FROM..TO {
-                    // SAFETY: `check` passed for the last token and the last line.
-                    loaded[b][part] = unsafe { values.part::<S>(token, line + b, part) };
+                    // SAFETY: `check` passed for the last word and the last line.
+                    loaded[b][part] = unsafe { values.part(word, (line, b), part) };
                 }
             }
             for i in 0..N {
-                // SAFETY: by the assertion, the token is one of the tile's 32.
-                let weight = S::splat_part(unsafe { *floats(&weights.tokens[i]).get_unchecked(token) });
+                // SAFETY: by the assertion, the word is one of the tile's 32 at most.
+                let weight = W::splat(unsafe { *floats(&weights.tokens[i]).get_unchecked(word) });
                 for b in 0..B {
                     for part in FROM..TO {
-                        sums[i][b][part] = S::fma_part(weight, loaded[b][part], sums[i][b][part]);
+                        sums[i][b][part] = W::add_product(weight, loaded[b][part], sums[i][b][part]);
                     }
                 }
             }
@@ -221,10 +254,14 @@ impl<'a> Queries<'a> {
 
     /// The attention of one query, `[head_dim]`.
     #[inline(always)]
-    pub fn finish<S: Simd>(&self, query: usize, out: &mut [f32]) {
-        let total = S::sum(S::load(&self.totals[query].0));
-        for (out, sum) in out.iter_mut().zip(floats(&self.sums[query * self.lines..][..self.lines])) {
-            *out = sum / total;
+    pub fn finish<S: Simd, W: Words<S>>(&mut self, query: usize, out: &mut [f32]) {
+        let total = S::splat(S::sum(S::load(&self.totals[query].0)));
+        let sums = &mut self.sums[query * self.lines..][..self.lines];
+        for Line(sum) in &mut *sums {
+            S::store(S::div(S::load(sum), total), sum);
+        }
+        for (dim, out) in out.iter_mut().enumerate() {
+            *out = floats(sums)[W::lane(dim)];
         }
     }
 }

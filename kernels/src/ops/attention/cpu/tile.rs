@@ -1,199 +1,229 @@
-//! The keys and values of 32 attended tokens, widened once for all queries that share them.
+//! The keys and values of 32 attended tokens, for all queries that share them.
 //!
-//! Keys are laid with their tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves
-//! several queries; values stay token by token. Where only one or two queries read them, bf16 values are not widened
-//! ahead: their use widens them for the price of a shift. (f32 would pay no less, since the tile asked for ahead drives
-//! them out of the first-level cache before they are read; q8_0 costs as much to widen as it saves.)
+//! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves
+//! several queries; values stay token by token, or pair by pair. Where only few queries read them, bf16 values are not
+//! made into words ahead: their use does that for the price of a shift or a shuffle. (f32 would pay no less, since the
+//! tile asked for ahead drives them out of the first-level cache before they are read; q8_0 costs as much to widen as it
+//! saves.)
 
+use super::words::Words;
 use super::{AttendBlock, MOST_LINES, Scratch};
-use crate::blocks::KvDtype;
-use crate::blocks::kv_format::{Bf16, F32, KvFormat, Q8_0};
-use crate::bytes::typed;
+use crate::blocks::kv_store::HeadRows;
+use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Attended tokens of a tile.
 pub(super) const TILE: usize = 2 * LANES;
 
-/// Queries of a block up to which bf16 values are widened where they are used.
-pub(super) const FEW: usize = 2;
+/// Tiles from the one at work to the one that is asked for.
+const AHEAD: usize = 2;
+/// Tokens that are asked for at a time.
+pub(super) const SOME: usize = 4;
 
 /// Room for a tile.
 pub(super) struct Tile {
     keys: Scratch<{ TILE * MOST_LINES }>,
     values: Scratch<{ TILE * MOST_LINES }>,
-    /// Lines of a head.
+    /// Lines of a word of values.
     lines: usize,
-    /// Whether values are widened, or else left as they are stored.
-    widens: bool,
+    /// Whether values are made into words, or else left as they are stored.
+    keeps: bool,
 }
 
 /// A part of a list.
-pub(super) struct Gathered<'a> {
-    /// Dimension by dimension: the first 16 tokens, and the last 16; zeros where there are fewer.
+pub(super) struct Gathered<'a, E> {
+    /// Word by word: the first 16 tokens, and the last 16. Where there are fewer tokens, anything finite.
     pub keys: [&'a [Line]; 2],
-    pub values: Values<'a>,
+    pub values: Values<'a, E>,
+    pub next: Next<'a, E>,
+}
+
+/// A tile to come, asked for bit by bit between other work: the processor takes only so many requests at a time.
+pub(super) struct Next<'a, E> {
+    rows: HeadRows<'a, E>,
+    slots: [u32; TILE],
+    asked: usize,
+}
+
+impl<E: Plain> Next<'_, E> {
+    /// Asks for `tokens` more of its tokens, or all that are left.
+    #[inline(always)]
+    pub fn ask<S: Simd>(&mut self, tokens: usize) {
+        for slot in self.slots.iter().skip(self.asked).take(tokens) {
+            self.rows.prefetch::<S>(*slot);
+        }
+        self.asked += tokens;
+    }
 }
 
 /// The values of a tile's tokens.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
-pub(super) enum Values<'a> {
-    /// `[32, lines]`, zeros where there are fewer.
-    Widened(Widened<'a>),
-    Bf16(StoredBf16<'a>),
+pub(super) enum Values<'a, E> {
+    Kept(Kept<'a>),
+    Stored(TokenRows<'a, E>),
 }
 
-/// Values as one of the forms that they are read from.
-pub(super) trait Source {
-    /// Panics unless line `line` of the values of all tokens below `tokens` is there.
-    fn check(&self, tokens: usize, line: usize);
-    /// Part `part` of a line of a token's value.
+/// Values in one of the forms that they are read from.
+pub(super) trait Source<S: Simd, W: Words<S>> {
+    /// Panics unless line `line` of the values of all words below `words` is there.
+    fn check(&self, words: usize, line: usize);
+    /// Part `part` of line `lines.0 + lines.1` of a word, where `lines.0` is a multiple of the numbers of a word.
     ///
     /// # Safety
-    /// `check` must have passed for the token and the line.
-    unsafe fn part<S: Simd>(&self, token: usize, line: usize, part: usize) -> S::Part;
+    /// `check` must have passed for the word and the line.
+    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word;
 }
 
-pub(super) struct Widened<'a> {
-    values: &'a [Line],
-    lines: usize,
+/// The lines of the first word, then those of the next; zeros behind the last token.
+pub(super) struct Kept<'a> {
+    lines: &'a [Line],
+    /// Lines of a word.
+    stride: usize,
 }
 
-impl Source for Widened<'_> {
+impl<S: Simd, W: Words<S>> Source<S, W> for Kept<'_> {
     #[inline(always)]
-    fn check(&self, tokens: usize, line: usize) {
-        assert!(self.values.len() >= tokens * self.lines && line < self.lines);
+    fn check(&self, words: usize, line: usize) {
+        assert!(self.lines.len() >= words * self.stride && line < self.stride);
     }
 
     #[inline(always)]
-    unsafe fn part<S: Simd>(&self, token: usize, line: usize, part: usize) -> S::Part {
+    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word {
         // SAFETY: by this function's contract.
-        S::load_part(unsafe { &self.values.get_unchecked(token * self.lines + line).0 }, part)
+        W::load(unsafe { self.lines.get_unchecked(word * self.stride + lines.0 + lines.1) }, part)
     }
 }
 
-pub(super) struct StoredBf16<'a> {
-    rows: [&'a [u16]; TILE],
-    head_dim: usize,
+/// Keys or values as they are stored.
+pub(super) struct TokenRows<'a, E> {
+    /// Keys.
+    starts: [*const E; TILE],
+    /// Elements from a key to the row, and in a row.
+    shift: usize,
+    len: usize,
+    pub head_dim: usize,
+    lender: PhantomData<&'a [E]>,
 }
 
-impl Source for StoredBf16<'_> {
+impl<'a, E: Plain> TokenRows<'a, E> {
+    /// Keys of `slots`.
     #[inline(always)]
-    fn check(&self, tokens: usize, _line: usize) {
-        assert!(tokens <= TILE);
+    fn new(rows: HeadRows<'a, E>, slots: &[u32; TILE], head_dim: usize) -> Self {
+        assert!(head_dim <= rows.row_len());
+        let mut starts = [std::ptr::null(); TILE];
+        for (start, slot) in starts.iter_mut().zip(slots) {
+            *start = rows.key(*slot);
+        }
+        Self { starts, shift: 0, len: rows.row_len(), head_dim, lender: PhantomData }
+    }
+
+    /// The values in the place of the keys.
+    #[inline(always)]
+    fn values(self, rows: HeadRows<'a, E>) -> Self {
+        Self { shift: rows.key_to_value(), ..self }
+    }
+
+    /// The row of a token.
+    #[inline(always)]
+    pub fn get(&self, token: usize) -> &'a [E] {
+        // SAFETY: `HeadRows` has a key of `len` elements at each start, and a value behind it.
+        unsafe { std::slice::from_raw_parts(self.starts[token].add(self.shift), self.len) }
+    }
+
+    /// N elements of a token.
+    ///
+    /// # Safety
+    /// The token must be among the 32, and the elements must be among the first `head_dim`.
+    #[inline(always)]
+    pub unsafe fn chunk<const N: usize>(&self, token: usize, at: usize) -> &'a [E; N] {
+        // SAFETY: by this function's contract, and as above; a row has `head_dim` elements at least.
+        unsafe { &*self.starts.get_unchecked(token).add(self.shift + at).cast() }
+    }
+}
+
+impl<S: Simd, W: Words<S>> Source<S, W> for TokenRows<'_, W::Element> {
+    #[inline(always)]
+    fn check(&self, words: usize, line: usize) {
+        assert!(words * W::NUMBERS <= TILE && line < W::lines(self.head_dim) && W::fills(self.head_dim));
     }
 
     #[inline(always)]
-    unsafe fn part<S: Simd>(&self, token: usize, line: usize, part: usize) -> S::Part {
-        S::part(line_of::<S, Bf16>(self.rows[token], self.head_dim, line), part)
+    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word {
+        // SAFETY: by this function's contract.
+        unsafe { W::stored(self, word, lines, part) }
     }
 }
 
 impl Tile {
     /// For a block of `queries` queries.
     #[inline(always)]
-    pub fn new(lines: usize, queries: usize, dtype: KvDtype) -> Self {
-        let widens = queries > FEW || dtype != KvDtype::Bf16;
-        Self { keys: Scratch::new(TILE * lines), values: Scratch::new(TILE * lines), lines, widens }
+    pub fn new<S: Simd, W: Words<S>>(head_dim: usize, queries: usize) -> Self {
+        let (lines, words) = (W::lines(head_dim), TILE / W::NUMBERS);
+        let squares = head_dim.div_ceil(W::NUMBERS * LANES);
+        let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
+        Self { keys, values, lines, keeps: queries > W::FEW || !W::fills(head_dim) }
     }
 
     /// Takes in a part of `row`'s list.
     #[inline(always)]
-    pub fn gather<'a, S: Simd>(&'a mut self, block: &AttendBlock<'a>, row: usize, part: Range<usize>) -> Gathered<'a> {
-        if part.len() < TILE {
+    pub fn gather<'a, S: Simd, W: Words<S>>(
+        &'a mut self,
+        block: &AttendBlock<'a>,
+        row: usize,
+        part: Range<usize>,
+    ) -> Gathered<'a, W::Element> {
+        if part.len() <= LANES {
             self.keys.zeroed();
-            if self.widens {
-                self.values.zeroed();
-            }
         }
-        let stored = match block.kv.shape().dtype {
-            KvDtype::F32 => {
-                self.read::<S, F32>(block, row, part);
-                None
-            }
-            KvDtype::Bf16 => Some(self.read::<S, Bf16>(block, row, part)),
-            KvDtype::Q8_0 => {
-                self.read::<S, Q8_0>(block, row, part);
-                None
-            }
-        };
-        // SAFETY: `read` writes every line of 32 tokens; with fewer, `zeroed` wrote what it left out.
-        let (low, high) = unsafe { self.keys.written() }.split_at(self.lines * LANES);
-        let values = match stored {
-            Some(rows) if !self.widens => Values::Bf16(StoredBf16 { rows, head_dim: block.shape.head_dim }),
+        if self.keeps && part.len() < TILE {
+            self.values.zeroed();
+        }
+        let (values, next) = self.read::<S, W>(block, row, part);
+        // SAFETY: `read` writes every line of 32 tokens; what it leaves out with fewer, `zeroed` wrote.
+        let keys = unsafe { self.keys.written() };
+        let (low, high) = keys.split_at(keys.len() / 2);
+        let values = match self.keeps {
+            false => Values::Stored(values),
             // SAFETY: as for the keys.
-            _ => Values::Widened(Widened { values: unsafe { self.values.written() }, lines: self.lines }),
+            true => Values::Kept(Kept { lines: unsafe { self.values.written() }, stride: self.lines }),
         };
-        Gathered { keys: [low, high], values }
+        Gathered { keys: [low, high], values, next }
     }
 
-    /// Widens the keys, and the values if they are to be. Returns the values as they are stored.
+    /// Makes words of the keys, and of the values if they are kept. Returns the values as they are stored.
     #[inline(always)]
-    fn read<'a, S: Simd, D: KvFormat>(
+    fn read<'a, S: Simd, W: Words<S>>(
         &mut self,
         block: &AttendBlock<'a>,
         row: usize,
         part: Range<usize>,
-    ) -> [&'a [D::Element]; TILE] {
-        let mut keys: [&[D::Element]; TILE] = [&[]; TILE];
-        let mut values = keys;
-        let (head, head_dim, lines) = (block.kv_head, block.shape.head_dim, self.lines);
-        let last = block.seq.attended_len(row) - 1;
-        // The next tile is asked for bit by bit, between other work: the processor takes only so many requests at a time.
-        let next = |i: usize| block.seq.attended_slot(row, last.min(part.start + i + TILE));
-        for (i, index) in part.clone().enumerate() {
-            let slot = block.seq.attended_slot(row, index);
-            keys[i] = typed(block.kv.row(false, slot, head));
-            values[i] = typed(block.kv.row(true, slot, head));
-            if self.widens {
-                for (line, to) in self.values.lines()[i * lines..(i + 1) * lines].iter_mut().enumerate() {
-                    // SAFETY: `store` writes the whole line.
-                    S::store(line_of::<S, D>(values[i], head_dim, line), unsafe { &mut (*to.as_mut_ptr()).0 });
-                }
-                prefetch::<S>(block, next(i));
+    ) -> (TokenRows<'a, W::Element>, Next<'a, W::Element>) {
+        let rows = block.kv.rows(block.kv_head);
+        let mut next = Next { rows, slots: block.slots(row, part.start + AHEAD * TILE), asked: 0 };
+        let keys = TokenRows::new(rows, &block.slots(row, part.start), block.shape.head_dim);
+        let squares = self.keys.used / TILE;
+        let columns = self.keys.lines().as_chunks_mut::<LANES>().0;
+        for half in 0..part.len().div_ceil(LANES) {
+            for square in 0..squares {
+                let to = columns[half * squares + square].as_mut_ptr().cast::<Square>();
+                // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of it.
+                W::columns(&keys, half * LANES, square, unsafe { &mut *to });
+                next.ask::<S>(SOME);
             }
         }
-        for (half, keys) in keys[..part.len()].chunks(LANES).enumerate() {
-            let mut rows: Square = [[0.0; LANES]; LANES];
-            let to = &mut self.keys.lines()[half * lines * LANES..][..lines * LANES];
-            for (line, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                for (key, row) in keys.iter().zip(&mut rows) {
-                    S::store(line_of::<S, D>(key, head_dim, line), row);
-                }
-                // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `transpose` writes all of it.
-                S::transpose(&rows, unsafe { &mut *to.as_mut_ptr().cast::<Square>() });
-                if !self.widens {
-                    for i in (line..keys.len()).step_by(lines) {
-                        prefetch::<S>(block, next(half * LANES + i));
+        let values = keys.values(rows);
+        if self.keeps {
+            for (word, to) in self.values.lines().chunks_exact_mut(self.lines).enumerate() {
+                if word * W::NUMBERS < part.len() {
+                    for (line, to) in to.iter_mut().enumerate() {
+                        // SAFETY: `values` writes the whole line and reads nothing of it.
+                        W::values(&values, word, line, unsafe { &mut *to.as_mut_ptr() });
                     }
                 }
             }
         }
-        values
+        (values, next)
     }
-}
-
-/// Asks for the key and the value of a slot.
-#[inline(always)]
-fn prefetch<S: Simd>(block: &AttendBlock<'_>, slot: u32) {
-    for is_value in [false, true] {
-        let row = block.kv.row(is_value, slot, block.kv_head);
-        for at in (0..row.len()).step_by(64) {
-            S::prefetch(row.as_ptr().wrapping_add(at));
-        }
-    }
-}
-
-/// Line `line` of a row of `dims`, then zeros.
-#[inline(always)]
-fn line_of<S: Simd, D: KvFormat>(row: &[D::Element], dims: usize, line: usize) -> S::F {
-    let start = line * LANES;
-    if start + LANES <= dims {
-        return D::lanes::<S>(row, dims, start);
-    }
-    let mut lanes = [0.0; LANES];
-    for (lane, dim) in lanes.iter_mut().zip(start..dims) {
-        *lane = D::element(row, dims, dim);
-    }
-    S::load(&lanes)
 }

@@ -1,0 +1,237 @@
+//! What attention multiplies: numbers one at a time, or bf16 in pairs.
+//!
+//! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32. With [`Pairs`], for bf16
+//! keys and values where the processor multiplies two bf16 at once, it is two of them: neighbouring dimensions of a key,
+//! or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16 as well, which
+//! changes a score by about as much as the rounding of its key did; sums stay f32.
+
+use super::floats_mut;
+use super::tile::{TILE, TokenRows};
+use crate::blocks::kv_format::{Bf16, KvFormat};
+use crate::bytes::Plain;
+use crate::simd::{LANES, Line, Simd, Square};
+use std::marker::PhantomData;
+
+/// Numbers of a line of pairs.
+const PAIRS: usize = 2 * LANES;
+
+pub(super) trait Words<S: Simd> {
+    /// What a stored key or value is a slice of.
+    type Element: Plain;
+    /// A part of 16 words.
+    type Word: Copy;
+    /// Numbers of a word.
+    const NUMBERS: usize;
+    /// Queries up to which stored values are made into words where they are used.
+    const FEW: usize;
+
+    /// Lines of a word of values, and of a sum of values.
+    fn lines(head_dim: usize) -> usize;
+    /// Whether the dimensions fill the lines.
+    fn fills(head_dim: usize) -> bool {
+        Self::lines(head_dim) * LANES == head_dim
+    }
+    /// The same word in every lane.
+    fn splat(word: f32) -> Self::Word;
+    /// Part `part` of 16 words.
+    fn load(line: &Line, part: usize) -> Self::Word;
+    /// Adds the products of all numbers of the words.
+    fn add_product(a: Self::Word, b: Self::Word, sum: S::Part) -> S::Part;
+    /// 16 words of 16 keys from token `first` on, words to columns.
+    fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut Square);
+    /// Line `line` of word `word` of values, then zeros.
+    fn values(values: &TokenRows<'_, Self::Element>, word: usize, line: usize, to: &mut Line);
+    /// Part `part` of line `lines.0 + lines.1` of word `word`, where `lines.0` is a multiple of [`NUMBERS`](Self::NUMBERS).
+    ///
+    /// # Safety
+    /// The word's tokens must be among the 32, and the line must need no zeros.
+    unsafe fn stored(
+        values: &TokenRows<'_, Self::Element>,
+        word: usize,
+        lines: (usize, usize),
+        part: usize,
+    ) -> Self::Word;
+    /// A query's words.
+    fn query(q: &[f32], to: &mut [Line]);
+    /// The words of the weights of a tile's tokens. Returns the sum of the first 16 and the last 16, rounded as the words
+    /// are.
+    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F;
+    /// Lane of the sums that has dimension `dim`.
+    fn lane(dim: usize) -> usize;
+}
+
+/// f32, widened from what is stored.
+pub(super) struct Singles<D>(PhantomData<D>);
+
+impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
+    type Element = D::Element;
+    type Word = S::Part;
+    const NUMBERS: usize = 1;
+    const FEW: usize = if D::SHIFTS { 2 } else { 0 };
+
+    #[inline(always)]
+    fn lines(head_dim: usize) -> usize {
+        head_dim.div_ceil(LANES)
+    }
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::Part {
+        S::splat_part(word)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, part: usize) -> S::Part {
+        S::load_part(&line.0, part)
+    }
+
+    #[inline(always)]
+    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
+        S::fma_part(a, b, sum)
+    }
+
+    #[inline(always)]
+    fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut Square) {
+        let mut widened = [Line([0.0; LANES]); LANES];
+        for (i, line) in widened.iter_mut().enumerate() {
+            S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
+        }
+        let mut rows = [widened[0].u16s(); LANES];
+        for (line, row) in widened.iter().zip(&mut rows) {
+            *row = line.u16s();
+        }
+        S::transpose(&rows, to);
+    }
+
+    #[inline(always)]
+    fn values(values: &TokenRows<'_, D::Element>, word: usize, line: usize, to: &mut Line) {
+        S::store(line_of::<S, D>(values, word, line), &mut to.0);
+    }
+
+    #[inline(always)]
+    unsafe fn stored(values: &TokenRows<'_, D::Element>, word: usize, lines: (usize, usize), part: usize) -> S::Part {
+        S::part(D::lanes::<S>(values.get(word), values.head_dim, (lines.0 + lines.1) * LANES), part)
+    }
+
+    #[inline(always)]
+    fn query(q: &[f32], to: &mut [Line]) {
+        floats_mut(to)[..q.len()].copy_from_slice(q);
+    }
+
+    #[inline(always)]
+    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
+        S::store(low, &mut to[0].0);
+        S::store(high, &mut to[1].0);
+        S::add(low, high)
+    }
+
+    #[inline(always)]
+    fn lane(dim: usize) -> usize {
+        dim
+    }
+}
+
+/// Line `line` of a row, widened, then zeros.
+#[inline(always)]
+fn line_of<S: Simd, D: KvFormat>(rows: &TokenRows<'_, D::Element>, token: usize, line: usize) -> S::F {
+    let (row, head_dim, start) = (rows.get(token), rows.head_dim, line * LANES);
+    if start + LANES <= head_dim {
+        return D::lanes::<S>(row, head_dim, start);
+    }
+    let mut lanes = [0.0; LANES];
+    for (lane, dim) in lanes.iter_mut().zip(start..head_dim) {
+        *lane = D::element(row, head_dim, dim);
+    }
+    S::load(&lanes)
+}
+
+/// Two bf16.
+pub(super) struct Pairs;
+
+impl<S: Simd> Words<S> for Pairs {
+    type Element = <Bf16 as KvFormat>::Element;
+    type Word = S::Half;
+    const NUMBERS: usize = 2;
+    const FEW: usize = S::QUERIES;
+
+    #[inline(always)]
+    fn lines(head_dim: usize) -> usize {
+        2 * head_dim.div_ceil(PAIRS)
+    }
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::Half {
+        S::splat_half(word)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, part: usize) -> S::Half {
+        S::load_half(line.u16s(), part, 0)
+    }
+
+    #[inline(always)]
+    fn add_product(a: S::Half, b: S::Half, sum: S::Part) -> S::Part {
+        S::dot_half(sum, a, b)
+    }
+
+    #[inline(always)]
+    fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut Square) {
+        let (start, end) = (square * PAIRS, (square + 1) * PAIRS);
+        if end <= keys.head_dim {
+            let mut rows = [&[0; PAIRS]; LANES];
+            assert!(first + LANES <= TILE);
+            for (i, row) in rows.iter_mut().enumerate() {
+                // SAFETY: by the assertion, and `end` is within a row.
+                *row = unsafe { keys.chunk(first + i, start) };
+            }
+            return S::transpose(&rows, to);
+        }
+        let mut padded = [[0; PAIRS]; LANES];
+        for (i, row) in padded.iter_mut().enumerate() {
+            let rest = &keys.get(first + i)[start..];
+            row[..rest.len()].copy_from_slice(rest);
+        }
+        S::transpose(&padded.each_ref(), to);
+    }
+
+    #[inline(always)]
+    fn values(values: &TokenRows<'_, u16>, word: usize, line: usize, to: &mut Line) {
+        let dims = line / 2 * PAIRS..values.head_dim.min((line / 2 + 1) * PAIRS);
+        let mut pieces = [[0; PAIRS]; 2];
+        for (i, piece) in pieces.iter_mut().enumerate() {
+            piece[..dims.len()].copy_from_slice(&values.get(2 * word + i)[dims.clone()]);
+        }
+        *to.u16s_mut() = S::interleave(&pieces[0], &pieces[1], line % 2);
+    }
+
+    #[inline(always)]
+    unsafe fn stored(values: &TokenRows<'_, u16>, word: usize, lines: (usize, usize), part: usize) -> S::Half {
+        let at = lines.0 * LANES + lines.1 / 2 * PAIRS;
+        // SAFETY: by this function's contract.
+        let (a, b) = unsafe { (values.chunk(2 * word, at), values.chunk(2 * word + 1, at)) };
+        S::load_half(&S::interleave(a, b, lines.1 % 2), part, 0)
+    }
+
+    #[inline(always)]
+    fn query(q: &[f32], to: &mut [Line]) {
+        for (q, to) in q.chunks(PAIRS).zip(to) {
+            let mut lines = [[0.0; LANES]; 2];
+            lines.as_flattened_mut()[..q.len()].copy_from_slice(q);
+            *to.u16s_mut() = S::round_bf16(S::load(&lines[0]), S::load(&lines[1]));
+        }
+    }
+
+    #[inline(always)]
+    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
+        let rounded = S::round_bf16(low, high);
+        *to[0].u16s_mut() = rounded;
+        let halves: &[[u16; LANES]] = rounded.as_chunks().0;
+        S::add(S::load_bf16(&halves[0]), S::load_bf16(&halves[1]))
+    }
+
+    #[inline(always)]
+    fn lane(dim: usize) -> usize {
+        // `Simd::interleave` has the first four of each eight dimensions in one line, the others in the next.
+        let (eight, four) = (dim / 8, dim / 4 % 2);
+        (eight / 4 * 2 + four) * LANES + eight % 4 * 4 + dim % 4
+    }
+}
