@@ -21,7 +21,8 @@ const SHARES: usize = 16;
 pub enum KvDtype {
     /// 4 bytes.
     F32,
-    /// 2 bytes, rounded to nearest even when written.
+    /// 2 bytes, rounded to nearest even when written. Where the processor multiplies bf16 in pairs (`avx512bf16`),
+    /// attention rounds queries and weights likewise.
     Bf16,
     /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each.
     Q8_0,
@@ -81,7 +82,7 @@ fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
 pub(crate) trait KvFormat {
     /// What a row is a slice of.
     type Element: Plain;
-    /// Whether a shift is all that widening takes.
+    /// Whether values are widened by a shift, which may be done at every use.
     const SHIFTS: bool;
 
     /// Dimension `dim` of a row of `dims`.

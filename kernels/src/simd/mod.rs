@@ -4,7 +4,7 @@
 //! inside a function that has the level's target features, and since everything is `inline(always)` the whole body is
 //! compiled with them. (What must be inlined is not put into closures: where the compiler leaves one out of line, the
 //! intrinsics in it become calls.) The lanes and the order of the horizontal sum are the same at every level, and the portable
-//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half`). `Amx` has the lanes
+//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half` and `round_bf16`). `Amx` has the lanes
 //! of `Avx512`; what it has besides, the linear uses by itself. The
 //! alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
 //! level its own oracle.
