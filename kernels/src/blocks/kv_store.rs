@@ -208,7 +208,7 @@ impl<'a> KvLayer<'a> {
 }
 
 /// The keys and values of one head, all of them inside of the KV's bytes and aligned.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadRows<'a, E> {
     /// From the first slot's key on.
     bytes: &'a [u8],
@@ -221,14 +221,6 @@ pub(crate) struct HeadRows<'a, E> {
     num_slots: usize,
     element: PhantomData<E>,
 }
-
-impl<E> Clone for HeadRows<'_, E> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<E> Copy for HeadRows<'_, E> {}
 
 impl<E: Plain> HeadRows<'_, E> {
     /// Elements of a key or value.
