@@ -2,9 +2,10 @@
 //!
 //! One strided layout serves two owners. [`KvStore`] owns its memory and keeps it `[layer][head][slot][k|v][head_dim]`, so
 //! that a task of the attention, which reads one head, reads one stream: with all heads of a slot together it would read
-//! 128 bytes here and there, and wait for most of them; with keys apart from values it would read two streams. A lane (a draft model's KV, indexed by the engine's slots) is
-//! `[slot][layer][k|v][head][head_dim]` in memory that is lent, and [`KvViewMut::over_lane`] views it. Kernels see only
-//! strides; what a row's bytes mean is `kv_format`'s. Slots are checked at every access: a wrong one panics instead of reading elsewhere.
+//! 128 bytes here and there, and wait for most of them; with keys apart from values it would read two streams.
+//! A lane (a draft model's KV, indexed by the engine's slots) is `[slot][layer][k|v][head][head_dim]` in memory that is
+//! lent, and [`KvViewMut::over_lane`] views it. Kernels see only strides; what a row's bytes mean is `kv_format`'s. Slots are
+//! checked at every access: a wrong one panics instead of reading elsewhere.
 
 use super::kv_format::{KvDtype, LINE};
 use crate::bytes::{AlignedBytes, Plain, typed};

@@ -210,10 +210,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
             // SAFETY: as for `dot_half`; the result has as many bytes.
             return unsafe { std::mem::transmute::<__m512bh, [u16; 2 * LANES]>(_mm512_cvtne2ps_pbh(high, low)) };
         }
-        let mut bits = [[0; LANES]; 2];
-        Self::store_bf16(low, &mut bits[0]);
-        Self::store_bf16(high, &mut bits[1]);
-        std::array::from_fn(|i| bits.as_flattened()[i])
+        super::round_both::<Self>(low, high)
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {

@@ -4,8 +4,8 @@
 //! Its relative error is below 2e-7 (tested over the whole range). Results that would be subnormal are flushed to 0:
 //! exp(x) = 0 for x < -87.33, and the greatest x that gives a finite result, 88.37, bounds the input from above, so
 //! the function never returns infinity. `exp2_of_negative` needs no ln 2 and no upper bound; its polynomial, 1 at 0, was
-//! fitted for the least relative error in [-1/2, 1/2] (9e-8, 2e-7 with rounding). There is no vector logarithm: the one place that needs logarithms,
-//! `ops::gumbel`, prunes with a bound and takes the few that are left in f64.
+//! fitted for the least relative error in [-1/2, 1/2] (9e-8, 2e-7 with rounding). There is no vector logarithm: the one
+//! place that needs logarithms, `ops::gumbel`, prunes with a bound and takes the few that are left in f64.
 
 use super::Simd;
 

@@ -4,9 +4,8 @@
 //! inside a function that has the level's target features, and since everything is `inline(always)` the whole body is
 //! compiled with them. (What must be inlined is not put into closures: where the compiler leaves one out of line, the
 //! intrinsics in it become calls.) The lanes and the order of the horizontal sum are the same at every level, and the portable
-//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half` and `round_bf16`). `Amx` has the lanes
-//! of `Avx512`; what it has besides, the linear uses by itself. The
-//! alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
+//! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half` and `round_bf16`).
+//! `Amx` has the lanes of `Avx512`; what it has besides, the linear uses by itself. The alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
 //! level its own oracle.
 
 #[cfg(target_arch = "x86_64")]
@@ -53,7 +52,7 @@ impl Line {
 
 /// The vector operations of one level. All are lane-wise unless they say otherwise; none is called outside of
 /// [`dispatch`], which is what makes the intrinsics behind them sound.
-pub(crate) trait Simd: int8::Int8 {
+pub(crate) trait Simd: int8::Int8 + Sized {
     /// 16 f32.
     type F: Copy;
     /// One register's share of the 16 lanes. A tile of sums is made of these, so that it fills the registers of a
@@ -133,10 +132,7 @@ pub(crate) trait Simd: int8::Int8 {
     /// 32 bf16, rounded to nearest even; where bf16 multiply in pairs, subnormal ones become 0.
     #[inline(always)]
     fn round_bf16(low: Self::F, high: Self::F) -> [u16; 2 * LANES] {
-        let mut bits = [[0; LANES]; 2];
-        Self::store_bf16(low, &mut bits[0]);
-        Self::store_bf16(high, &mut bits[1]);
-        std::array::from_fn(|i| bits.as_flattened()[i])
+        round_both::<Self>(low, high)
     }
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
@@ -144,6 +140,15 @@ pub(crate) trait Simd: int8::Int8 {
     fn prefetch_far(address: *const u8);
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
     fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;
+}
+
+/// [`Simd::round_bf16`] by [`Simd::store_bf16`], which keeps subnormal numbers.
+#[inline(always)]
+fn round_both<S: Simd>(low: S::F, high: S::F) -> [u16; 2 * LANES] {
+    let mut bits = [[0; LANES]; 2];
+    S::store_bf16(low, &mut bits[0]);
+    S::store_bf16(high, &mut bits[1]);
+    std::array::from_fn(|i| bits.as_flattened()[i])
 }
 
 /// CPU code of an op, generic over the level.

@@ -79,7 +79,7 @@ pub(super) trait Source<S: Simd, W: Words<S>> {
     unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word;
 }
 
-/// The lines of the first word, then those of the next; zeros behind the last token.
+/// The lines of the first word, then those of the next; zeros behind the last word.
 pub(super) struct Kept<'a> {
     lines: &'a [Line],
     /// Lines of a word.

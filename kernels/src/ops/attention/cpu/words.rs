@@ -3,7 +3,8 @@
 //! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32. With [`Pairs`], for bf16
 //! keys and values where the processor multiplies two bf16 at once, it is two of them: neighbouring dimensions of a key,
 //! or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16 as well, which
-//! changes a score by about as much as the rounding of its key did; sums stay f32.
+//! changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is not attended
+//! to adds it with weight 0: exactly nothing, as long as its value is finite.
 
 use super::floats_mut;
 use super::tile::{TILE, TokenRows};
