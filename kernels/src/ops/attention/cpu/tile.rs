@@ -50,7 +50,16 @@ pub(super) struct Next<'a, E> {
     asked: usize,
 }
 
-impl<E: Plain> Next<'_, E> {
+impl<'a, E: Plain> Next<'a, E> {
+    /// The tile at `first` of `row`'s list; nothing behind the list's end.
+    #[inline(always)]
+    fn of_tile(block: &AttendBlock<'a>, row: usize, rows: HeadRows<'a, E>, first: usize) -> Self {
+        if first < block.seq.attended_len(row) {
+            return Self { rows, slots: block.slots(row, first), asked: 0 };
+        }
+        Self { rows, slots: [0; TILE], asked: TILE }
+    }
+
     /// Asks for `tokens` more of its tokens, or all that are left.
     #[inline(always)]
     pub fn ask<S: Simd>(&mut self, tokens: usize) {
@@ -204,7 +213,7 @@ impl Tile {
         part: Range<usize>,
     ) -> (TokenRows<'a, W::Element>, Next<'a, W::Element>) {
         let rows = block.kv.rows(block.kv_head);
-        let mut next = Next { rows, slots: block.slots(row, part.start + AHEAD * TILE), asked: 0 };
+        let mut next = Next::of_tile(block, row, rows, part.start + AHEAD * TILE);
         let keys = TokenRows::new(rows, &block.slots(row, part.start), block.shape.head_dim);
         let squares = self.keys.used / TILE;
         let columns = self.keys.lines().as_chunks_mut::<LANES>().0;
