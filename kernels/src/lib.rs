@@ -4,8 +4,8 @@
 //! [`blocks`], which are composed from [`ops`], and all run on one [`Exec`].
 //!
 //! The promise that shapes all of it is **batch invariance**: the numbers of a row do not depend on what shares its
-//! pass. Each output element therefore has one fixed reduction order (16 lanes, k ascending, one fixed horizontal
-//! sum), and nothing is ever split over k. The price is a few per cent of speed for lone long rows; what it buys is
+//! pass. Each output element therefore has one fixed reduction order (k ascending, in one sum or in 16 lanes and one fixed
+//! horizontal sum, as its weight is laid out), and nothing is ever split over k. The price is a few per cent of speed for lone long rows; what it buys is
 //! that verification of drafts is token-for-token equal to plain decoding, and is tested with `==`.
 //!
 //! Portable, AVX2 and AVX-512 even agree with each other bit for bit, because all of them use the same lanes and a

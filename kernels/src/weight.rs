@@ -1,9 +1,9 @@
 //! A matrix of stored weights: `[rows, cols]` = `[out features, in features]`.
 //!
-//! f32, f16 and bf16 lie row by row as in the file and are never copied, so opening such a model is mapping a file, and
+//! f32 and f16 lie row by row as in the file and are never copied, so opening such a model is mapping a file, and
 //! two models may share one mapping. (One exception: bytes that the file left misaligned for their dtype are copied
-//! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`; so is
-//! bf16 where the level has vectors or tiles to multiply by ([`Weight::arranged`]).
+//! once, because a typed view of them would be undefined.) Quantised weights are interleaved at load, see `quant`; bf16
+//! begins as those do, and is then laid out for its level ([`Weight::arranged`]).
 
 use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
@@ -75,28 +75,25 @@ impl fmt::Display for WeightDtype {
 pub enum Arrangement {
     /// Row by row, as in a file.
     Rows,
-    /// `[rows / 16, 16 lanes, steps, 16 rows]` pairs: what a level with few registers multiplies fastest.
+    /// `[rows / 32, steps, 16 lanes, 32 rows]` pairs, one stream: what vectors multiply fastest.
     Columns,
-    /// `[rows / 32, 16 lanes, steps, 32 rows]` pairs: what a level with many registers of 16 lanes multiplies fastest.
-    /// Levels with smaller ones do not multiply these.
-    WideColumns,
     /// `[rows / 16, steps, 16 lanes, 16 rows]` pairs: each step a tile of 1 KiB, as matrix instructions take it. Only levels
     /// that have them multiply these.
     Tiles,
 }
 
-/// Panels of 16 rows side by side in wide columns.
-pub(crate) const WIDE_PANELS: usize = 2;
-/// Rows side by side in wide columns.
-pub(crate) const WIDE: usize = WIDE_PANELS * PANEL;
+/// Panels of 16 rows side by side in columns.
+pub(crate) const COLUMN_PANELS: usize = 2;
+/// Rows side by side in columns.
+pub(crate) const COLUMN: usize = COLUMN_PANELS * PANEL;
 
 impl Arrangement {
     /// Rows side by side.
     fn abreast(self) -> usize {
         match self {
             Self::Rows => 1,
-            Self::Columns | Self::Tiles => PANEL,
-            Self::WideColumns => WIDE,
+            Self::Tiles => PANEL,
+            Self::Columns => COLUMN,
         }
     }
 }
@@ -229,18 +226,16 @@ impl Weight {
     }
 
     /// The same weights, laid out as the level of `exec` multiplies them fastest: bf16 in tiles where it has matrix
-    /// instructions, in columns where it has vectors.
+    /// instructions, else in columns.
     pub fn arranged(self, exec: &Exec) -> Self {
         match exec.simd() {
-            SimdLevel::Portable => self,
             SimdLevel::Amx => self.rearranged(Arrangement::Tiles),
-            SimdLevel::Avx2 => self.rearranged(Arrangement::Columns),
-            SimdLevel::Avx512 | SimdLevel::Avx512Bf16 => self.rearranged(Arrangement::WideColumns),
+            _ => self.rearranged(Arrangement::Columns),
         }
     }
 
     /// bf16 that lies row by row, laid out anew with 16 or 32 rows side by side, rows and steps of 32 columns padded with
-    /// zeros; any other weight as it is. A level multiplies all arrangements with the same bits.
+    /// zeros; any other weight as it is. An arrangement decides the order of the sums.
     pub fn rearranged(self, arrangement: Arrangement) -> Self {
         if self.dtype != WeightDtype::Bf16 || self.arrangement != Arrangement::Rows || arrangement == Arrangement::Rows
         {
@@ -254,7 +249,7 @@ impl Weight {
             for row in part * abreast..rows.min((part + 1) * abreast) {
                 for (step, stored) in stored[row * cols..(row + 1) * cols].chunks(STEP).enumerate() {
                     for (i, bits) in stored.iter().enumerate() {
-                        out[arranged_index(arrangement, steps, row % abreast, step * STEP + i)] = *bits;
+                        out[arranged_index(abreast, row % abreast, step * STEP + i)] = *bits;
                     }
                 }
             }
@@ -339,26 +334,18 @@ impl Weight {
             arrangement => {
                 let steps = self.cols.div_ceil(STEP);
                 let abreast = arrangement.abreast();
-                bits[row / abreast * abreast * steps * STEP + arranged_index(arrangement, steps, row % abreast, col)]
+                bits[row / abreast * abreast * steps * STEP + arranged_index(abreast, row % abreast, col)]
             }
         }
     }
 
-    /// Weight rows `16 * index ..` of bf16 in columns, `[16 lanes, steps]`: each row's pair. Panics if they are not.
+    /// Weight rows `32 * index ..` of bf16 in columns, pair by pair of k: each row's. Panics if they are not.
     #[inline(always)]
-    pub(crate) fn columns(&self, index: usize) -> &[[u16; STEP]] {
+    pub(crate) fn column(&self, index: usize) -> &[[[u16; STEP]; COLUMN_PANELS]] {
         assert_eq!(self.arrangement, Arrangement::Columns);
         let len = LANES * self.cols.div_ceil(STEP);
-        &typed::<u16>(self.bytes.as_slice()).as_chunks().0[index * len..(index + 1) * len]
-    }
-
-    /// Weight rows `32 * index ..` of bf16 in wide columns, `[16 lanes, steps]`: each row's pair. Panics if they are not.
-    #[inline(always)]
-    pub(crate) fn wide_column(&self, index: usize) -> &[[[u16; STEP]; WIDE_PANELS]] {
-        assert_eq!(self.arrangement, Arrangement::WideColumns);
-        let len = LANES * self.cols.div_ceil(STEP);
-        let steps = typed::<u16>(self.bytes.as_slice()).as_chunks::<STEP>().0.as_chunks::<WIDE_PANELS>().0;
-        &steps[index * len..(index + 1) * len]
+        let pairs = typed::<u16>(self.bytes.as_slice()).as_chunks::<STEP>().0.as_chunks::<COLUMN_PANELS>().0;
+        &pairs[index * len..(index + 1) * len]
     }
 
     /// Weight rows `16 * index ..` of bf16 in tiles, one for each step: `[16 lanes, 16 rows]` pairs. Panics if they are not.
@@ -390,7 +377,7 @@ impl Weight {
         *tile = [0; PANEL * STEP];
         for row in rows.start..rows.end.min(self.rows) {
             for col in cols.start..cols.end.min(self.cols) {
-                tile[arranged_index(Arrangement::Tiles, 1, row % PANEL, col % STEP)] = self.bf16_bits(row, col);
+                tile[arranged_index(PANEL, row % PANEL, col % STEP)] = self.bf16_bits(row, col);
             }
         }
     }
@@ -406,18 +393,11 @@ impl Weight {
 #[cfg(target_arch = "x86_64")]
 pub(crate) type Tile = [u16; PANEL * STEP];
 
-/// Where among rows side by side, with `steps` steps, a row has its column.
+/// Where among `abreast` rows side by side a row has its column.
 #[inline(always)]
-fn arranged_index(arrangement: Arrangement, steps: usize, row: usize, col: usize) -> usize {
-    let (step, lane, odd) = (col / STEP, col % STEP / 2, col % 2);
-    let line =
-        if arrangement == Arrangement::Tiles { step * LANES + lane } else { COLUMN_OF_LANE[lane] * steps + step };
-    (line * arrangement.abreast() + row) * 2 + odd
+fn arranged_index(abreast: usize, row: usize, col: usize) -> usize {
+    (col / 2 * abreast + row) * 2 + col % 2
 }
-
-/// Where each lane of the sums lies in columns: its bits reversed, so that the lanes that the horizontal sum adds first are
-/// neighbours, and the sum can fold as it goes.
-pub(crate) const COLUMN_OF_LANE: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
 fn write<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
     for (value, out) in values.iter().zip(out.as_chunks_mut::<N>().0) {

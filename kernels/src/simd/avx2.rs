@@ -86,6 +86,7 @@ impl Simd for Avx2 {
     const PARTS: usize = 2;
     const QUERIES: usize = 6;
     const TILE_ROWS: usize = 4;
+    const COLUMN_ROWS: usize = 5;
 
     lanewise!(add, _mm256_add_ps, a, b);
     lanewise!(sub, _mm256_sub_ps, a, b);

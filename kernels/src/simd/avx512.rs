@@ -66,6 +66,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     const PARTS: usize = 1;
     const QUERIES: usize = 8;
     const TILE_ROWS: usize = 8;
+    const COLUMN_ROWS: usize = 12;
 
     lanewise!(add, _mm512_add_ps, a, b);
     lanewise!(sub, _mm512_sub_ps, a, b);

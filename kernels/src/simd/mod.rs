@@ -70,6 +70,8 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     const QUERIES: usize;
     /// Most input rows of a linear's tile.
     const TILE_ROWS: usize;
+    /// Input rows whose sums with 32 weight rows fit the registers; at most 12.
+    const COLUMN_ROWS: usize;
 
     fn splat(value: f32) -> Self::F;
     fn load(from: &[f32; LANES]) -> Self::F;

@@ -38,6 +38,7 @@ impl Simd for Portable {
     const PARTS: usize = 1;
     const QUERIES: usize = 2;
     const TILE_ROWS: usize = 4;
+    const COLUMN_ROWS: usize = 2;
 
     #[inline(always)]
     fn splat(value: f32) -> Lanes {

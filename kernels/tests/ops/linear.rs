@@ -18,6 +18,14 @@ fn made(dtype: WeightDtype, [outs, ins]: [usize; 2], seed: u64) -> Linear {
     Linear::new("test", weight, bias).unwrap()
 }
 
+/// As it lies in a file, and as the level of `exec` would have it if that is something else.
+fn arrangements(layer: Linear, exec: &Exec) -> Vec<Linear> {
+    let arranged = layer.weight().clone().arranged(exec);
+    let other = (arranged.arrangement() != layer.weight().arrangement())
+        .then(|| Linear::new("test", arranged, layer.bias().map(<[f32]>::to_vec)).unwrap());
+    [layer].into_iter().chain(other).collect()
+}
+
 fn run(exec: &Exec, linear: &Linear, x: &[f32]) -> Vec<f32> {
     let rows = x.len() / linear.weight().cols();
     let mut out = vec![f32::NAN; rows * linear.weight().rows()];
@@ -34,9 +42,14 @@ fn agrees_with_the_reference() {
             for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33] {
                 let x = values(11, rows * shape[1]);
                 let want = reference::linear(&layer, &x);
-                for exec in levels() {
+                for (exec, layer) in levels().flat_map(|exec| {
+                    let layers = arrangements(layer.clone(), &exec);
+                    layers.into_iter().map(move |layer| (exec.clone(), layer))
+                }) {
                     let got = run(&exec, &layer, &x);
-                    assert_close(&got, &want, tolerance, &format!("{exec:?} {dtype} {shape:?} {rows} rows"));
+                    let arrangement = layer.weight().arrangement();
+                    let place = format!("{exec:?} {dtype} {arrangement:?} {shape:?} {rows} rows");
+                    assert_close(&got, &want, tolerance, &place);
                 }
             }
         }
@@ -52,28 +65,29 @@ fn rows_do_not_depend_on_their_batch() {
     let cases = [([83, 131], &counts[..]), ([98, 131], &counts), ([50, 2200], long), ([1300, 40], long)];
     for (exec, ([outs, ins], counts)) in levels_and_threads().flat_map(|exec| cases.map(|case| (exec.clone(), case))) {
         let x = values(5, 70 * ins);
-        for dtype in DTYPES {
-            let layer = made(dtype, [outs, ins], 3);
+        for layer in DTYPES.into_iter().flat_map(|dtype| arrangements(made(dtype, [outs, ins], 3), &exec)) {
+            let (dtype, arrangement) = (layer.weight().dtype(), layer.weight().arrangement());
             let alone: Vec<Vec<u32>> = x.chunks(ins).map(|x| bits(&run(&exec, &layer, x))).collect();
             for &count in counts {
                 let order = &shuffled(count as u64, 70)[..count];
                 let batch: Vec<f32> = order.iter().flat_map(|r| &x[r * ins..(r + 1) * ins]).copied().collect();
                 let out = run(&exec, &layer, &batch);
                 for (row, out) in order.iter().zip(out.chunks(outs)) {
-                    assert_eq!(bits(out), alone[*row], "{exec:?} {dtype}, {outs}x{ins}: row {row} of {count}");
+                    let place = format!("{exec:?} {dtype} {arrangement:?}, {outs}x{ins}: row {row} of {count}");
+                    assert_eq!(bits(out), alone[*row], "{place}");
                 }
             }
         }
     }
 }
 
-/// bf16 arranged anew: the bits of rows, for every remainder of chunks, at every level; and the values.
+/// bf16 arranged anew: its values; and in columns the bits of rows alone, for every remainder of chunks, the same at all levels
+/// that multiply no pairs. Matrix instructions give every arrangement the same bits.
 #[test]
-fn arrangements_keep_the_bits_of_rows() {
-    for shape in [[1, 1], [5, 16], [37, 100], [83, 131], [130, 95], [64, 32]] {
+fn arrangements_keep_values_and_the_bits_of_rows_alone() {
+    for shape in [[1, 1], [5, 16], [37, 100], [83, 131], [130, 95], [64, 32], [40, 700]] {
         let rows = made(WeightDtype::Bf16, shape, 3);
-        let bias = rows.bias().map(<[f32]>::to_vec);
-        let arranged = [Arrangement::Columns, Arrangement::WideColumns, Arrangement::Tiles].map(|arrangement| {
+        let [columns, tiles] = [Arrangement::Columns, Arrangement::Tiles].map(|arrangement| {
             let weight = rows.weight().clone().rearranged(arrangement);
             assert_eq!((weight.arrangement(), rows.weight().arrangement()), (arrangement, Arrangement::Rows));
             for row in 0..shape[0] {
@@ -82,21 +96,25 @@ fn arrangements_keep_the_bits_of_rows() {
                 weight.row_f32(row, &mut got);
                 assert_eq!(bits(&got), bits(&want), "row {row} of {shape:?} in {arrangement:?}");
             }
-            Linear::new("test", weight, bias.clone()).unwrap()
+            Linear::new("test", weight, rows.bias().map(<[f32]>::to_vec)).unwrap()
         });
         let x = values(5, 64 * shape[1]);
+        let each = |exec: &Exec, layer: &Linear| -> Vec<u32> {
+            x.chunks(shape[1]).flat_map(|x| bits(&run(exec, layer, x))).collect()
+        };
+        let portable = each(&Exec::portable_single(), &columns);
         for exec in levels_and_threads() {
-            for count in (1..=17).chain([47, 64]) {
+            let alone = match exec.simd() {
+                SimdLevel::Amx => each(&exec, &rows),
+                SimdLevel::Avx512Bf16 => each(&exec, &columns),
+                _ => portable.clone(),
+            };
+            for count in (1..=25).chain([47, 64]) {
                 let x = &x[..count * shape[1]];
-                let want = bits(&run(&exec, &rows, x));
-                for layer in &arranged {
-                    let arrangement = layer.weight().arrangement();
-                    match (arrangement, exec.simd()) {
-                        (Arrangement::Tiles, SimdLevel::Amx) => {}
-                        (Arrangement::Tiles, _) | (Arrangement::WideColumns, SimdLevel::Avx2) => continue,
-                        _ => {}
-                    }
-                    assert_eq!(bits(&run(&exec, layer, x)), want, "{exec:?} {shape:?} {count} {arrangement:?}");
+                let want = &alone[..count * shape[0]];
+                assert_eq!(bits(&run(&exec, &columns, x)), want, "{exec:?} {shape:?} {count} in columns");
+                if exec.simd() == SimdLevel::Amx {
+                    assert_eq!(bits(&run(&exec, &tiles, x)), want, "{exec:?} {shape:?} {count} in tiles");
                 }
             }
         }
@@ -151,11 +169,11 @@ fn a_bias_of_the_wrong_length_is_named() {
 fn rows_of_a_long_pass_equal_rows_alone() {
     let x = values(6, 300 * 131);
     for exec in levels_and_threads() {
-        for dtype in DTYPES {
-            let layer = made(dtype, [19, 131], 5);
+        for layer in DTYPES.into_iter().flat_map(|dtype| arrangements(made(dtype, [19, 131], 5), &exec)) {
+            let (dtype, arrangement) = (layer.weight().dtype(), layer.weight().arrangement());
             let whole = run(&exec, &layer, &x);
             for (row, (x, whole)) in x.chunks(131).zip(whole.chunks(19)).enumerate().step_by(7) {
-                assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{exec:?} {dtype} row {row}");
+                assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{exec:?} {dtype} {arrangement:?} row {row}");
             }
         }
     }
@@ -175,7 +193,9 @@ fn random_shapes_keep_a_rows_bits() {
         let dtype = DTYPES[draw(3, DTYPES.len()) - 1];
         let exec = &execs[draw(4, execs.len()) - 1];
         let alone = exec.with_pool(execs[0].pool().clone());
-        let (layer, x) = (made(dtype, [outs, ins], case), values(case + 1, rows * ins));
+        let x = values(case + 1, rows * ins);
+        let mut layers = arrangements(made(dtype, [outs, ins], case), exec);
+        let layer = layers.swap_remove(draw(6, layers.len()) - 1);
         let row = draw(5, rows) - 1;
         let got = run(exec, &layer, &x);
         let want = run(&alone, &layer, &x[row * ins..(row + 1) * ins]);

@@ -1,6 +1,6 @@
 //! A task of the linear: a block of weight rows times all packed input rows.
 //!
-//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns` and `wide`, quantised ones by `panels`;
+//! Weights that lie row by row are walked by `rows`, bf16 in columns by `columns`, quantised ones by `panels`;
 //! where the processor has matrix instructions, bf16 and quantised ones by `tiles`.
 
 mod columns;
@@ -9,7 +9,6 @@ mod panels;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
-mod wide;
 
 use super::PackedRows;
 use crate::blocks::Linear;
@@ -18,9 +17,6 @@ use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, unpadded};
 use crate::weight::Arrangement;
 use std::ops::Range;
-
-/// Bytes ahead of their use at which weights are asked for: the processor's own prefetcher stops at every page.
-const AHEAD: usize = 4096;
 
 /// A block of weight rows times all packed input rows.
 pub(super) struct WeightBlock<'a> {
@@ -39,7 +35,6 @@ impl Kernel for WeightBlock<'_> {
         match (weight.dtype().is_quantised(), weight.arrangement()) {
             (true, _) => self.walk_panels::<S>(),
             (_, Arrangement::Columns) => self.walk_columns::<S>(),
-            (_, Arrangement::WideColumns) => self.walk_wide::<S>(),
             _ => self.walk_rows::<S>(),
         }
     }

@@ -5,8 +5,8 @@
 //! a register tile shares each loaded vector. Inputs are packed once ([`PackedRows`]) and serve several weights in
 //! one parallel region (q, k and v; gate and up).
 //!
-//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`,
-//! `columns`), one sum over ascending steps of a matrix instruction (`tiles`), or one sum over ascending blocks of k
+//! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`), one sum
+//! over ascending k (`columns`), over ascending steps of a matrix instruction (`tiles`), or over ascending blocks of k
 //! (`panels` and `tiles`, for quantised weights), whatever tile it falls in. A split
 //! over k would balance better for small weights, and is what this rules out.
 
@@ -21,7 +21,7 @@ use crate::exec::Exec;
 use crate::profile::Op;
 use crate::quant::BAND_ROWS;
 use crate::shared::SharedMut;
-use crate::weight::WIDE;
+use crate::weight::COLUMN;
 use cpu::WeightBlock;
 use std::ops::Range;
 
@@ -96,7 +96,7 @@ impl<'a> Part<'a> {
         let block_rows = if weight.dtype().is_quantised() && most_rows >= BAND_ROWS && fitting >= BAND_ROWS / 2 {
             (fitting / BAND_ROWS).max(1) * BAND_ROWS
         } else {
-            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { WIDE })
+            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { COLUMN })
         };
         Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
     }

@@ -5,8 +5,8 @@
 //! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
 //! steps, so no kernel has a tail on the input's side.
 //!
-//! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns lane
-//! by lane of the sums, step by step, the evens and the odds, or where the level multiplies pairs the pairs; for quantised
+//! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns pair by
+//! pair of k, even and odd apart but where the level multiplies pairs; for quantised
 //! weights block by block, its words and then its notes. For matrix instructions up to 16 rows of bf16 lie side by side,
 //! step by step, and quantised rows one by one, all blocks' words and then all blocks' notes.
 
@@ -17,13 +17,11 @@ use crate::quant::BlockFormat;
 use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout, QUADS};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
-use crate::weight::{Arrangement, COLUMN_OF_LANE, Weight, WeightDtype};
+use crate::weight::{Arrangement, Weight, WeightDtype};
 use std::ops::Range;
 
-/// Most input rows that lie side by side for weights in columns.
-const COLUMN_ROWS: usize = 5;
-/// Most input rows that lie side by side for weights in wide columns.
-pub(super) const WIDE_ROWS: usize = 12;
+/// Most input rows that lie side by side for weights in columns, at any level.
+pub(super) const MOST_COLUMN_ROWS: usize = 12;
 
 /// Words that belong to a block of a quantised row: the input's scale, then what undoes the weights' bias. Side by side only
 /// as many as the format has.
@@ -169,7 +167,7 @@ impl PackedRows {
         words.as_chunks().0
     }
 
-    /// The chunk of `count` rows from `first` on: `[16 lanes, steps, even or odd, count]`.
+    /// The chunk of `count` rows from `first` on: `[pairs of k, even or odd, count]`.
     #[inline(always)]
     pub(super) fn columns(&self, first: usize, count: usize) -> &[f32] {
         let lines = &self.lines[first * self.row_lines..(first + count) * self.row_lines];
@@ -231,8 +229,7 @@ impl Kernel for MostRows {
     #[inline(always)]
     fn run<S: Simd>(self) -> Option<usize> {
         match self.arrangement {
-            Arrangement::Columns => Some(COLUMN_ROWS),
-            Arrangement::WideColumns => Some(WIDE_ROWS),
+            Arrangement::Columns => Some(S::COLUMN_ROWS),
             Arrangement::Rows if self.dtype.is_quantised() && !self.by_tiles => Some(S::PANEL_ROWS),
             Arrangement::Rows | Arrangement::Tiles => None,
         }
@@ -267,7 +264,7 @@ impl Kernel for PackChunk<'_> {
             9 => self.chunk::<S, 9>(),
             10 => self.chunk::<S, 10>(),
             11 => self.chunk::<S, 11>(),
-            _ => self.chunk::<S, WIDE_ROWS>(),
+            _ => self.chunk::<S, MOST_COLUMN_ROWS>(),
         }
     }
 }
@@ -308,8 +305,8 @@ impl PackChunk<'_> {
                 bits[n] = round_pairs::<S>(&self.x[n * self.cols..][from..self.cols.min(from + 2 * LANES)]);
             }
             for lane in 0..LANES {
-                let at = (COLUMN_OF_LANE[lane] * steps + step) * S::HALVES;
-                let out = &mut out[at..at + S::HALVES];
+                let pair = step * LANES + lane;
+                let out = &mut out[pair * S::HALVES..(pair + 1) * S::HALVES];
                 for n in 0..N {
                     let [even, odd] = [0, 1].map(|odd| u32::from(bits[n].as_flattened()[2 * lane + odd]));
                     match S::HALVES {

@@ -1,129 +1,187 @@
 //! A block of bf16 weights in columns times all packed input rows.
 //!
-//! A tile of rows by rows loads 7 vectors for 12 multiply-adds where registers are few, and widens each. Here 16 weight
-//! rows lie side by side, as `Weight::rearranged` laid them, so that a loaded vector serves up to 5 inputs and the inputs
-//! need no widening: fewer loads, half of the instructions, a fifth of the traffic from the second-level cache. It is the
-//! tile of every dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008),
-//! but for the order: an element is still one 16-lane sum over ascending k and one horizontal sum, bit for bit that of
-//! `rows`. So lanes are summed one after the other, each with all registers, in the order in which the horizontal sum
-//! folds them.
+//! 32 weight rows lie side by side, pair by pair of k, as `Weight::rearranged` laid them: weights are one stream, read from
+//! end to end, a lane of a sum is a weight row, and an input that is broadcast serves all of them. It is the tile of every
+//! dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008). An element is
+//! one sum over ascending k. Memory serves one stream fastest, and with few inputs best unasked (on Zen 4 two rows abreast,
+//! asked for 4 KiB ahead, are read at three quarters of the rate).
+//!
+//! Several chunks of inputs take turns on each stretch of a column, which stays in the first-level cache meanwhile.
 
-use super::{AHEAD, WeightBlock};
+use super::WeightBlock;
+use crate::ops::linear::pack::MOST_COLUMN_ROWS;
 use crate::quant::PANEL;
 use crate::simd::{LANES, Line, MOST_PARTS, Simd};
+use crate::weight::{COLUMN, COLUMN_PANELS};
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
-/// The pairs of 16 weight rows in one lane of one step.
-type Pairs = [u16; 2 * LANES];
+/// Most input rows that take turns.
+const ROWS: usize = 24;
+/// Pairs of k that they take turns on: 16 KiB of weights.
+const STRETCH: usize = 128;
+/// Input rows from which multiplying takes so long that weights are better asked for meanwhile: the processor's own
+/// prefetcher keeps no such distance.
+const ASKING: usize = 6;
+/// Pairs of k ahead of their use at which they are asked for.
+const AHEAD: usize = STRETCH;
+
+/// Input rows whose sums with both panels fit the registers where one is half of the lanes; more take one panel after the
+/// other.
+const FEW: usize = 2;
+
+/// One pair of k of 32 weight rows.
+type Pairs = [[u16; 2 * LANES]; COLUMN_PANELS];
+
+/// Sums of some input rows.
+type Sums = [[MaybeUninit<Line>; ROWS]; COLUMN_PANELS];
+
+/// A chunk of input rows whose turn it is.
+struct Turn {
+    rows: Range<usize>,
+    /// Where its sums begin.
+    at: usize,
+    /// Which lines of the weights to come it asks for.
+    asks: [bool; COLUMN_PANELS],
+}
 
 impl WeightBlock<'_> {
     /// The block, if its weights are in columns.
     #[inline(always)]
     pub(super) fn walk_columns<S: Simd>(&self) {
-        let mut row = self.rows.start;
-        while row < self.rows.end {
-            // Few inputs take two panels at once: each input that is loaded serves both, and their sums wait less for
-            // each other.
-            let panels = if self.x.rows() <= 2 && row + PANEL < self.rows.end { 2 } else { 1 };
-            for chunk in 0..self.x.chunks() {
-                let rows = self.x.chunk(chunk);
-                match (rows.len(), panels) {
-                    (1, 2) => self.columns::<S, 2, 1, 2>(row, rows.start),
-                    (1, _) => self.columns::<S, 1, 1, 4>(row, rows.start),
-                    (2, 2) => self.columns::<S, 2, 2, 1>(row, rows.start),
-                    (2, _) => self.columns::<S, 1, 2, 2>(row, rows.start),
-                    (3, _) => self.columns::<S, 1, 3, 1>(row, rows.start),
-                    (4, _) => self.columns::<S, 1, 4, 1>(row, rows.start),
-                    _ => self.columns::<S, 1, 5, 1>(row, rows.start),
+        // Set by the first stretch: a short walk would feel it if they were cleared.
+        let mut sums: Sums = [const { [const { MaybeUninit::uninit() }; _] }; _];
+        for column in self.rows.start / COLUMN..self.rows.end.div_ceil(COLUMN) {
+            let weights: &[Pairs] = self.linear.weight().column(column);
+            let turns = ROWS / S::COLUMN_ROWS;
+            for first in (0..self.x.chunks()).step_by(turns) {
+                let chunks = first..self.x.chunks().min(first + turns);
+                let inputs = self.x.chunk(first).start..self.x.chunk(chunks.end - 1).end;
+                // One chunk goes over all of them at once, if it takes both panels.
+                let at_once = chunks.len() == 1 && takes_both::<S>(inputs.len());
+                let stretch = if at_once { weights.len() } else { STRETCH };
+                for from in (0..weights.len()).step_by(stretch) {
+                    let pairs = from..weights.len().min(from + stretch);
+                    for (index, chunk) in chunks.clone().enumerate() {
+                        let rows = self.x.chunk(chunk);
+                        // A single turn asks for all, of several each for its share.
+                        let asks =
+                            |panel| (inputs.len() >= ASKING || !at_once) && (chunks.len() == 1 || index == panel);
+                        let turn = Turn { at: rows.start - inputs.start, rows, asks: std::array::from_fn(asks) };
+                        self.turn::<S>(weights, pairs.clone(), &turn, &mut sums);
+                    }
+                }
+                let rows = column * COLUMN..self.rows.end.min((column + 1) * COLUMN);
+                for n in inputs.clone() {
+                    for (panel, row) in rows.clone().step_by(PANEL).enumerate() {
+                        // SAFETY: packed rows have columns, so there is a first stretch, which has set the sums of all
+                        // inputs of these chunks.
+                        self.put(n, row, unsafe { &sums[panel][n - inputs.start].assume_init_ref().0 });
+                    }
                 }
             }
-            row += panels * PANEL;
         }
     }
 
-    /// P panels of weight rows from `row` on times N input rows from `first` on, L lanes at a time.
+    /// Some pairs of a column of weight rows times one chunk.
     #[inline(always)]
-    fn columns<S: Simd, const P: usize, const N: usize, const L: usize>(&self, row: usize, first: usize) {
-        let panels: [&[Pairs]; P] = std::array::from_fn(|p| self.linear.weight().columns(row / PANEL + p));
-        let steps = panels[0].len() / LANES;
-        let inputs = self.x.columns(first, N).as_chunks::<N>().0;
-        assert!(panels.iter().all(|panel| panel.len() == LANES * steps) && inputs.len() == LANES * steps * S::HALVES);
-        let ahead = if L == 1 { AHEAD } else { L * size_of_val(&panels[0][..steps]) };
-        // Sums of 1, 2, 4, 8 and 16 lanes, each until its neighbour is there.
-        let mut waiting = [[[Line([0.0; LANES]); N]; P]; LANES.ilog2() as usize + 1];
-        for group in 0..LANES / L {
-            let lanes: [[&[Pairs]; P]; L] =
-                std::array::from_fn(|l| panels.map(|panel| &panel[(group * L + l) * steps..][..steps]));
-            let inputs: [&[[f32; N]]; L] = std::array::from_fn(|l| {
-                let per_lane = steps * S::HALVES;
-                &inputs[(group * L + l) * per_lane..][..per_lane]
-            });
-            let mut registers = [[[[S::splat_part(0.0); MOST_PARTS]; N]; P]; L];
-            for step in 0..steps {
-                for l in 0..L {
-                    for half in 0..S::HALVES {
-                        // SAFETY: every lane has HALVES times N inputs for each step.
-                        let inputs = unsafe { inputs[l].get_unchecked(S::HALVES * step + half) };
-                        for p in 0..P {
-                            // SAFETY: every lane has `steps` pairs.
-                            let pairs = unsafe { lanes[l][p].get_unchecked(step) };
-                            if half == 0 && (P > 1 || first == 0) {
-                                S::prefetch(pairs.as_ptr().cast::<u8>().wrapping_add(ahead));
-                            }
-                            let mut weights = [S::load_half(pairs, 0, half); MOST_PARTS];
-                            for part in 1..S::PARTS {
-                                weights[part] = S::load_half(pairs, part, half);
-                            }
-                            for n in 0..N {
-                                let input = S::splat_half(inputs[n]);
-                                for part in 0..S::PARTS {
-                                    registers[l][p][n][part] =
-                                        S::dot_half(registers[l][p][n][part], weights[part], input);
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-            let mut sums = [[[Line([0.0; LANES]); N]; P]; L];
-            for l in 0..L {
-                for p in 0..P {
-                    for n in 0..N {
-                        for part in 0..S::PARTS {
-                            S::store_part(registers[l][p][n][part], &mut sums[l][p][n].0, part);
-                        }
-                    }
-                }
-            }
-            let mut width = L;
-            while width > 1 {
-                width /= 2;
-                for l in 0..width {
-                    sums[l] = add_lines::<S, P, N>(&sums[2 * l], &sums[2 * l + 1]);
-                }
-            }
-            let (mut sum, mut size, mut before) = (sums[0], 0, group);
-            while before % 2 == 1 {
-                sum = add_lines::<S, P, N>(&waiting[size], &sum);
-                (size, before) = (size + 1, before / 2);
-            }
-            waiting[size] = sum;
+    fn turn<S: Simd>(&self, weights: &[Pairs], pairs: Range<usize>, turn: &Turn, sums: &mut Sums) {
+        match turn.rows.len() {
+            1 => self.stretch::<S, 1>(weights, pairs, turn, sums),
+            2 => self.stretch::<S, 2>(weights, pairs, turn, sums),
+            3 => self.stretch::<S, 3>(weights, pairs, turn, sums),
+            4 => self.stretch::<S, 4>(weights, pairs, turn, sums),
+            5 => self.stretch::<S, 5>(weights, pairs, turn, sums),
+            6 => self.stretch::<S, 6>(weights, pairs, turn, sums),
+            7 => self.stretch::<S, 7>(weights, pairs, turn, sums),
+            8 => self.stretch::<S, 8>(weights, pairs, turn, sums),
+            9 => self.stretch::<S, 9>(weights, pairs, turn, sums),
+            10 => self.stretch::<S, 10>(weights, pairs, turn, sums),
+            11 => self.stretch::<S, 11>(weights, pairs, turn, sums),
+            _ => self.stretch::<S, MOST_COLUMN_ROWS>(weights, pairs, turn, sums),
         }
-        for (p, inputs) in waiting[(LANES / L).ilog2() as usize].iter().enumerate() {
-            for (n, sums) in inputs.iter().enumerate() {
-                self.put(first + n, row + p * PANEL, &sums.0);
+    }
+
+    /// The same for the N input rows of a chunk.
+    #[inline(always)]
+    fn stretch<S: Simd, const N: usize>(&self, weights: &[Pairs], pairs: Range<usize>, turn: &Turn, sums: &mut Sums) {
+        // Larger chunks than a level has registers for would only be dead code.
+        if N > S::COLUMN_ROWS {
+            return;
+        }
+        if takes_both::<S>(N) {
+            return self.sides::<S, N, COLUMN_PANELS>(0, weights, pairs, turn, sums);
+        }
+        for panel in 0..COLUMN_PANELS {
+            self.sides::<S, N, 1>(panel, weights, pairs.clone(), turn, sums);
+        }
+    }
+
+    /// The same for P panels of the column from panel `first` on.
+    #[inline(always)]
+    fn sides<S: Simd, const N: usize, const P: usize>(
+        &self,
+        first: usize,
+        weights: &[Pairs],
+        pairs: Range<usize>,
+        turn: &Turn,
+        sums: &mut Sums,
+    ) {
+        let inputs = self.x.columns(turn.rows.start, N).as_chunks::<N>().0;
+        let inputs = &inputs[pairs.start * S::HALVES..pairs.end * S::HALVES];
+        let asks: [bool; P] = std::array::from_fn(|p| turn.asks[first + p]);
+        // In registers.
+        let mut registers = [[[S::splat_part(0.0); MOST_PARTS]; N]; P];
+        if pairs.start > 0 {
+            for p in 0..P {
+                for n in 0..N {
+                    for part in 0..S::PARTS {
+                        // SAFETY: the first stretch has set them.
+                        let sum = unsafe { sums[first + p][turn.at + n].assume_init_ref() };
+                        registers[p][n][part] = S::load_part(&sum.0, part);
+                    }
+                }
+            }
+        }
+        for (pairs, inputs) in weights[pairs].iter().zip(inputs.chunks_exact(S::HALVES)) {
+            let pairs: &[[u16; 2 * LANES]; P] = pairs[first..].first_chunk().expect("panels of the column");
+            for p in 0..P {
+                if asks[p] {
+                    let next = AHEAD * size_of::<Pairs>() + p * size_of_val(&pairs[0]);
+                    S::prefetch_far(pairs.as_ptr().cast::<u8>().wrapping_add(next));
+                }
+            }
+            for half in 0..S::HALVES {
+                let mut weights = [[S::load_half(&pairs[0], 0, half); MOST_PARTS]; P];
+                for p in 0..P {
+                    for part in 0..S::PARTS {
+                        weights[p][part] = S::load_half(&pairs[p], part, half);
+                    }
+                }
+                for n in 0..N {
+                    let input = S::splat_half(inputs[half][n]);
+                    for p in 0..P {
+                        for part in 0..S::PARTS {
+                            registers[p][n][part] = S::dot_half(registers[p][n][part], weights[p][part], input);
+                        }
+                    }
+                }
+            }
+        }
+        for p in 0..P {
+            for n in 0..N {
+                let mut line = Line([0.0; LANES]);
+                for part in 0..S::PARTS {
+                    S::store_part(registers[p][n][part], &mut line.0, part);
+                }
+                sums[first + p][turn.at + n].write(line);
             }
         }
     }
 }
 
-/// Sums of lanes, of P panels and N inputs.
+/// Whether so many input rows take both panels at once.
 #[inline(always)]
-fn add_lines<S: Simd, const P: usize, const N: usize>(a: &[[Line; N]; P], b: &[[Line; N]; P]) -> [[Line; N]; P] {
-    let mut sums = [[Line([0.0; LANES]); N]; P];
-    for p in 0..P {
-        for n in 0..N {
-            S::store(S::add(S::load(&a[p][n].0), S::load(&b[p][n].0)), &mut sums[p][n].0);
-        }
-    }
-    sums
+fn takes_both<S: Simd>(rows: usize) -> bool {
+    S::PARTS == 1 || rows <= FEW
 }

@@ -7,11 +7,14 @@
 //! Where a level needs several registers for 16 lanes, a tile is summed part by part, a stretch of k at a time: lanes
 //! do not mix before the horizontal sum, so the parts may go one after the other, and each can have all registers.
 
+use super::WeightBlock;
 use super::format::{Bf16, F16, F32, Format};
-use super::{AHEAD, WeightBlock};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd};
 use crate::weight::WeightDtype;
 use std::ops::Range;
+
+/// Bytes ahead of their use at which weights are asked for: the processor's own prefetcher stops at every page.
+const AHEAD: usize = 4096;
 
 /// Steps of k after which a tile of several parts goes on to the next part, so that weights are still in the
 /// first-level cache when their other part is read.
