@@ -5,8 +5,9 @@
 //!
 //! The promise that shapes all of it is **batch invariance**: the numbers of a row do not depend on what shares its
 //! pass. Each output element therefore has one fixed reduction order (k ascending, in one sum or in 16 lanes and one fixed
-//! horizontal sum, as its weight is laid out), and nothing is ever split over k. The price is a few per cent of speed for lone long rows; what it buys is
-//! that verification of drafts is token-for-token equal to plain decoding, and is tested with `==`.
+//! horizontal sum, as its weight is laid out), and nothing is ever split over k. The price is a few per cent of speed for
+//! lone long rows; what it buys is that verification of drafts is token-for-token equal to plain decoding, and is tested
+//! with `==`.
 //!
 //! Portable, AVX2 and AVX-512 even agree with each other bit for bit, because all of them use the same lanes and a
 //! fused multiply-add. Only the AVX-512 BF16 and AMX instructions round differently, and only in linears with bf16 weights.

@@ -5,9 +5,9 @@
 //! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
 //! steps, so no kernel has a tail on the input's side.
 //!
-//! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns pair by
-//! pair of k, even and odd apart but where the level multiplies pairs; for quantised
-//! weights block by block, its words and then its notes. For matrix instructions up to 16 rows of bf16 lie side by side,
+//! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns
+//! pair by pair of k, even and odd apart but where the level multiplies pairs; for quantised weights block by block, its
+//! words and then its notes. For matrix instructions up to 16 rows of bf16 lie side by side,
 //! step by step, and quantised rows one by one, all blocks' words and then all blocks' notes.
 
 use super::cpu::take_tiles;
