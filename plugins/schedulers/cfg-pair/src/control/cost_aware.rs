@@ -11,11 +11,17 @@
 //! stopped, a small draft is tried now and then, and everywhere the largest one, since a text that begins to repeat itself
 //! is worth more than the last ones told: each so seldom that it costs a percent at most, and so as good as always where
 //! rows are free. A try of which all was kept is followed by one twice as large.
+//!
+//! All of this is expectation, and a machine can be other than it seems. So there is an account of what came of drafting:
+//! what its steps took, catching up on prompts and caches full of the draft's data included, against what plain steps would
+//! have taken for the tokens that they gave. It is paid a percent of the time. Drafts begin only where nothing is owed and
+//! end where too much is, so that however wrong expectations are, about that percent is lost. What plain steps take is seen
+//! and not expected: the first steps are plain, and some among many drafts.
 
 use foretoken_plugin_api::{QueueSequence, StepReport};
 
 use super::acceptance::{Acceptance, BUDGETS, Expected, level};
-use super::costs::{Costs, catches_up};
+use super::costs::{Costs, Told, catches_up};
 use super::remembered::Remembered;
 use crate::unit::Unit;
 
@@ -27,17 +33,24 @@ const BETTER: f32 = 1.03;
 /// What it may promise less than plain decoding without being stopped, before anything was tried, and the tries after which
 /// it may no more.
 const HASTY: f32 = 0.3;
-const JUDGED: f32 = 32.0;
+const JUDGED: f32 = 48.0;
 /// What tries may cost where nothing is drafted, as a share of the time, and largest drafts where something is. Small tries
 /// that give back less than they cost are made less often, down to this part.
 const TRIES: f32 = 0.005;
 const LARGEST: f32 = 0.01;
 const HOPELESS: f32 = 0.2;
-/// Where speculation promises less than this over plain decoding, a step without it is taken now and then, since what
-/// plain steps cost is else not seen.
-const CLOSE: f32 = 1.15;
-/// Steps between two of those.
-const BETWEEN_PLAIN: f32 = 24.0;
+/// Plain steps before the first draft; and those in a row among drafts, of which the last tells what plain steps take: before
+/// it the caches are full of the draft's data.
+const FIRST: u16 = 3;
+const WARM: f32 = 3.0;
+/// What the latter may cost as a share of the time, and the fewest steps with drafts between them.
+const PLAIN: f32 = 0.005;
+const BETWEEN_PLAIN: f32 = 32.0;
+/// What the account is paid, as a share of the time; the most it holds, and the most it may owe beside the catching up that
+/// was foreseen, in plain steps.
+const PAID: f32 = 0.01;
+const HELD: f32 = 16.0;
+const OWED: f32 = 8.0;
 /// Steps within which catching up a proposer that has not drafted for a while must pay.
 const SOON: f32 = 64.0;
 /// The budget of a try where nothing is drafted, the sequences that try about, and the fewest steps between two tries.
@@ -69,8 +82,13 @@ pub struct CostAware {
     /// Plain steps since the last draft, and steps with drafts since the last plain one.
     plain_steps: f32,
     drafting_steps: f32,
-    /// Whether the drafts of this step find other data than theirs in the caches, and the pass after them too.
+    /// Whether this step finds other data than its own in the caches: its drafts and the pass after them, or a plain pass.
     is_cold: bool,
+    /// What speculation is expected to be over plain decoding.
+    promise: f32,
+    /// What drafting has saved, in nanoseconds, and what it may have lost before it ends.
+    account: f32,
+    owed: f32,
     /// Steps since every sequence was allowed all it may draft.
     short_steps: f32,
     /// Steps to come that need not be thought about.
@@ -222,10 +240,12 @@ impl CostAware {
             return;
         }
         let outlooks = self.look(units);
-        let is_close = self.settle_price(&outlooks.by_price, rows, anchors);
+        self.settle_price(&outlooks.by_price, rows, anchors);
         // What drafting costs is not known before it was done, so the first drafts are small ones.
         let knows_drafting = self.costs.knows_drafting();
-        let pauses = is_close && self.drafting_steps >= BETWEEN_PLAIN;
+        let between_plain = BETWEEN_PLAIN.max(WARM / PLAIN * (1.0 - 1.0 / self.promise));
+        let pauses = self.drafting_steps >= between_plain;
+        let is_free = !pauses && (self.price > 0 || self.may_begin());
         let price = if pauses { 0 } else { self.price };
         // What the last nodes of a large draft keep is seen by drafting them.
         let now = outlooks.by_price[price];
@@ -233,27 +253,41 @@ impl CostAware {
         let costs = |outcome: Outcome| outcome.took(&self.costs, rows, 1.0) - took_now;
         let due = |share: f32, outcome: Outcome| {
             let gives = (outcome.kept - now.kept) * took_now / (anchors + now.kept);
-            let hope = if price == 0 { (gives / costs(outcome).max(1.0)).clamp(HOPELESS, 1.0) } else { 1.0 };
+            let least = HOPELESS.max(self.all.doubt(JUDGED));
+            let hope = if price == 0 { (gives / costs(outcome).max(1.0)).clamp(least, 1.0) } else { 1.0 };
             BETWEEN_TRIES.max(costs(outcome) / (hope * share * took_now))
         };
         let until_largest = due(if price == 0 { TRIES } else { LARGEST }, outlooks.most) - self.short_steps;
         let until_try = due(TRIES, outlooks.tried) - self.plain_steps;
-        let reaches = knows_drafting && !pauses && until_largest <= 0.0;
-        let tries = !knows_drafting || (self.price == 0 && until_try <= 0.0);
+        // What is dear has to be saved for.
+        let has = |outcome: Outcome| self.account >= costs(outcome).min(HELD * took_now);
+        let begins = price > 0 && self.plain_steps > 0.0;
+        let reaches = is_free && knows_drafting && !begins && until_largest <= 0.0 && has(outlooks.most);
+        let tries = is_free && (!knows_drafting || (price == 0 && until_try <= 0.0 && has(outlooks.tried)));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
+        let is_new = self.all.doubt(JUDGED) > 0.0;
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
             let State { outlook, reach, .. } = self.sequences.at(unit.arrival());
             unit.max_draft = match outlook.budget(outlook.worth[price], unit) {
                 _ if reaches => unit.max_draft,
-                0 if *reach > 0 && !pauses => unit.max_draft.min(*reach),
+                budget if *reach > budget && is_free && (budget == 0 || is_new) => unit.max_draft.min(*reach),
                 _ if tries && self.is_trier(number) => unit.max_draft.min(TRY),
                 _ if tries => 0,
                 budget => budget,
             };
         }
         let drafts = self.drafters.iter().any(|place| units[*place].max_draft > 0);
-        self.quiet = if drafts || self.price > 0 { 0.0 } else { until_largest.min(until_try).clamp(0.0, QUIET) };
+        self.quiet = match () {
+            () if pauses => WARM - 1.0,
+            () if drafts || self.price > 0 => 0.0,
+            () => until_largest.min(until_try).clamp(0.0, QUIET),
+        };
+    }
+
+    /// Whether drafts may begin: nothing is owed, and plain steps have told what they take.
+    fn may_begin(&self) -> bool {
+        self.account >= 0.0 && (self.costs.moved() >= FIRST || self.turn > OUTLOOKS)
     }
 
     /// Whether one of the drafters tries in this step: of many, others each time.
@@ -287,22 +321,26 @@ impl CostAware {
         outlooks
     }
 
-    /// Sets the price of this step; whether speculation promises little more than plain decoding.
-    fn settle_price(&mut self, outcomes: &[Outcome; PRICES.len()], rows: f32, anchors: f32) -> bool {
+    /// Sets the price of this step.
+    fn settle_price(&mut self, outcomes: &[Outcome; PRICES.len()], rows: f32, anchors: f32) {
         let speeds = outcomes.map(|outcome| (anchors + outcome.kept) / outcome.took(&self.costs, rows, SOON));
         let (plain, last) = (speeds[0], speeds[self.price]);
         let drafting = (1..PRICES.len()).filter(|price| outcomes[*price].drafting > 0);
         let best = drafting.max_by(|a, b| speeds[*a].total_cmp(&speeds[*b])).unwrap_or(0);
         let fastest = speeds[best];
         let price = match () {
+            () if self.price == 0 && !self.may_begin() => 0,
+            () if self.price > 0 && self.account < -self.owed => 0,
             () if !self.costs.is_known() => PRICES.len() / 2,
             () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 - HASTY * self.all.doubt(JUDGED) } => 0,
-            () if self.price > 0 && last >= plain && fastest < last * BETTER => self.price,
+            () if outcomes[self.price].drafting > 0 && last >= plain && fastest < last * BETTER => self.price,
             () => best,
         };
-        let drafts = outcomes[price].drafting > 0;
-        self.price = if drafts { price } else { 0 };
-        drafts && fastest < plain * CLOSE
+        if self.price == 0 {
+            self.owed = OWED * self.costs.pass(rows) + self.costs.catch_up(outcomes[price].missed);
+        }
+        self.price = if outcomes[price].drafting > 0 { price } else { 0 };
+        self.promise = (fastest / plain).max(1.0);
     }
 
     /// Remembers what the planner allowed.
@@ -319,17 +357,42 @@ impl CostAware {
         }
         let count = |before: f32, counts: bool| if counts { before + 1.0 } else { 0.0 };
         let drafts = drafting > 0;
-        self.is_cold = drafts && (self.lessons == 0 || self.plain_steps >= PAUSE || catches_up(drafting, missed));
+        self.is_cold = match () {
+            () if drafts => self.lessons == 0 || self.plain_steps >= PAUSE || catches_up(drafting, missed),
+            () => self.lessons > 0 && self.plain_steps + 1.0 < WARM,
+        };
         self.plain_steps = count(self.plain_steps, !drafts);
         self.drafting_steps = count(self.drafting_steps, drafts);
+    }
+
+    /// Enters what a step of decoding took beyond plain ones that give as many tokens.
+    fn keep_account(&mut self, report: &StepReport<'_>) {
+        let reports = report.sequences();
+        let took = report.forward_ns as f32;
+        let [drafted, kept] =
+            reports.iter().fold([0, 0], |[drafted, kept], report| [drafted + report.drafted, kept + report.accepted]);
+        let expected = self.costs.pass((report.rows - drafted) as f32);
+        let plain = if drafted == 0 && !self.is_cold { took } else { expected };
+        let saved = kept as f32 / reports.len() as f32 * plain - (took - plain) - report.draft_ns as f32;
+        let least = -self.owed - HELD * expected;
+        self.account = (self.account + saved + PAID * plain).clamp(least, HELD * expected);
     }
 
     /// Learns from a step; one that nobody had a part in is a measurement of the engine's.
     pub fn observe(&mut self, report: &StepReport<'_>) {
         let reports = report.sequences();
         let only_decodes = reports.iter().all(|report| report.rows == report.drafted + 1);
-        if only_decodes && report.rows > 0 {
-            self.costs.add_pass(report.rows, report.forward_ns as f32, self.is_cold);
+        let took = report.forward_ns as f32;
+        if reports.is_empty() && report.rows > 0 {
+            self.costs.set_pass(report.rows, took);
+        } else if only_decodes && report.rows > 0 {
+            self.keep_account(report);
+            let told = match () {
+                () if self.is_cold => Told::Most,
+                () if self.lessons > 0 && self.plain_steps == WARM => Told::Seldom,
+                () => Told::Often,
+            };
+            self.costs.add_pass(report.rows, took, told);
         }
         // What has no drafts teaches nothing more.
         if self.drafting_steps == 0.0 {

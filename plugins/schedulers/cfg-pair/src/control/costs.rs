@@ -1,16 +1,24 @@
 //! What a step costs: the pass by rows, with choosing and keeping tokens, and drafting by budget.
 //!
 //! The engine reports passes of a few sizes when it starts, and every step after that. Between sizes the cost is a line.
-//! As texts grow all passes get slower together, so what is learned of one size moves the others too.
+//! As texts grow and other processes come and go everything gets slower or faster together: that changes quickly, and each
+//! pass tells it for all sizes and for drafting too. What sizes cost beside each other is the machine's, and is learned
+//! slowly. Else a slow time would be taken for dear passes beside cheap drafts that were timed before.
 
 use super::acceptance::{BUDGETS, level};
 
 /// The sizes that are told apart: row counts. Some lie just above what matrix instructions take at once: a few rows more
 /// than 16, 32 or 64 can cost a fifth.
 const SIZES: [u32; 21] = [1, 2, 3, 4, 6, 8, 12, 16, 18, 24, 32, 36, 48, 64, 68, 96, 128, 192, 256, 384, 512];
-/// Weight of the latest pass in a size's cost, once some were seen, and in that of all sizes.
+/// Weight of the latest pass in all costs, once some were seen, and what more it has in its own size's, if such are seen
+/// often or seldom.
+const COMMON: f32 = 0.1;
+const OWN: f32 = 0.03;
+const SELDOM: f32 = 0.3;
+/// The first steps, which are plain, tell what steps take more than what was measured before them.
+const FIRST: u16 = 3;
+/// Weight of the latest draft in its budget's cost.
 const LATEST: f32 = 0.1;
-const COMMON: f32 = 0.05;
 /// A single pass more times slower than expected than this is a disturbance, and counts as this.
 const DISTURBED: f32 = 2.0;
 
@@ -22,12 +30,24 @@ const CAUGHT: f32 = 0.3;
 /// Batches that are told apart when drafting is timed: by powers of two.
 const BATCHES: usize = 10;
 
+/// What a pass tells of those of its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// What they take.
+    Often,
+    /// The same, where such passes are hardly made otherwise.
+    Seldom,
+    /// What they take at most: it found other data than its own in the caches.
+    Most,
+}
+
 /// Costs in nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Costs {
     passes: [f32; SIZES.len()],
-    /// Passes of each size so far.
+    /// Passes of each size so far, and those that moved all costs.
     seen: [u16; SIZES.len()],
+    moved: u16,
     drafts: [[f32; BUDGETS.len()]; BATCHES],
     /// Of a token that a proposer has to catch up on.
     missed: f32,
@@ -38,6 +58,7 @@ impl Default for Costs {
         Self {
             passes: [0.0; SIZES.len()],
             seen: [0; SIZES.len()],
+            moved: 0,
             drafts: [[0.0; BUDGETS.len()]; BATCHES],
             missed: 0.0,
         }
@@ -50,26 +71,39 @@ impl Costs {
         self.passes.iter().any(|cost| *cost > 0.0)
     }
 
-    /// A pass of `rows` rows took `took` nanoseconds; a cold one tells how long it takes at most.
-    pub fn add_pass(&mut self, rows: u32, took: f32, is_cold: bool) {
-        let expected = self.pass(rows as f32);
-        let place = SIZES.partition_point(|size| *size < rows).min(SIZES.len() - 1);
-        if is_cold && self.passes[place] == 0.0 {
+    /// Passes of steps that have told what an engine's steps take, up to many.
+    pub fn moved(&self) -> u16 {
+        self.moved
+    }
+
+    /// A pass of `rows` rows took `took` nanoseconds before there were any steps.
+    pub fn set_pass(&mut self, rows: u32, took: f32) {
+        let (place, expected) = (size(rows), self.pass(rows as f32));
+        let share = if expected > 0.0 { self.pass(SIZES[place] as f32) / expected } else { 1.0 };
+        self.passes[place] = took * share;
+    }
+
+    /// The pass of a step with `rows` rows took `took` nanoseconds.
+    pub fn add_pass(&mut self, rows: u32, took: f32, told: Told) {
+        let (place, expected) = (size(rows), self.pass(rows as f32));
+        if told == Told::Most && self.passes[place] == 0.0 {
             return;
         }
         self.seen[place] = self.seen[place].saturating_add(1);
         if self.passes[place] == 0.0 {
-            let size = self.pass(SIZES[place] as f32);
-            self.passes[place] = if expected > 0.0 { took * size / expected } else { took };
-            return;
+            return self.set_pass(rows, took);
         }
-        let latest = (1.0 / f32::from(self.seen[place])).max(LATEST);
         // A pass of another number of rows says what one of this size would have taken.
-        let ratio = (took / expected).min(if is_cold { 1.0 } else { DISTURBED });
-        for (other, cost) in self.passes.iter_mut().enumerate() {
-            let weight = if other == place { latest } else { COMMON };
-            *cost *= 1.0 + weight * (ratio - 1.0);
-        }
+        let ratio = (took / expected).min(if told == Told::Most { 1.0 } else { DISTURBED });
+        let own = (1.0 / f32::from(self.seen[place])).max(if told == Told::Seldom { SELDOM } else { OWN });
+        // The first ones say what this engine's steps take beside the passes that were timed before it had any; later on a
+        // size that has hardly been seen tells of itself.
+        self.moved = self.moved.saturating_add(1);
+        let common = if self.moved <= FIRST { 1.0 / f32::from(self.moved) } else { COMMON * (1.0 - own) };
+        let moves = 1.0 + common * (ratio - 1.0);
+        let costs = self.passes.iter_mut().chain(self.drafts.iter_mut().flatten());
+        costs.chain([&mut self.missed]).for_each(|cost| *cost *= moves);
+        self.passes[place] *= 1.0 + own * (ratio / moves - 1.0);
     }
 
     /// The cost of a pass of `rows` rows; 0 if none has been seen.
@@ -146,6 +180,11 @@ pub fn catches_up(batch: usize, missed: u32) -> bool {
     missed >= MANY.max(MANY_EACH * batch as u32)
 }
 
+/// The place in [`SIZES`] of the least one that `rows` fit.
+fn size(rows: u32) -> usize {
+    SIZES.partition_point(|size| *size < rows).min(SIZES.len() - 1)
+}
+
 fn bucket(batch: usize) -> usize {
     (usize::BITS - batch.leading_zeros()).saturating_sub(1).min(BATCHES as u32 - 1) as usize
 }
@@ -158,7 +197,7 @@ mod tests {
     fn passes_lie_on_lines_between_what_was_seen_and_move_together() {
         let mut costs = Costs::default();
         assert!(!costs.is_known() && costs.pass(3.0) == 0.0);
-        [(1, 100.0), (4, 130.0), (8, 210.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took, false));
+        [(1, 100.0), (4, 130.0), (8, 210.0)].into_iter().for_each(|(rows, took)| costs.set_pass(rows, took));
         let near = |rows: f32, cost: f32| {
             let found = costs.pass(rows);
             assert!((found - cost).abs() < 1.0, "{rows} rows: {found}, expected {cost}");
@@ -167,8 +206,8 @@ mod tests {
         near(6.0, f32::midpoint(costs.pass(4.0), costs.pass(8.0)));
         near(12.0, 2.0 * costs.pass(8.0) - costs.pass(4.0));
         let before = costs.pass(1.0);
-        (0..20).for_each(|_| costs.add_pass(8, 210.0, false));
-        (0..200).for_each(|_| costs.add_pass(8, 420.0, false));
+        (0..20).for_each(|_| costs.add_pass(8, 210.0, Told::Often));
+        (0..200).for_each(|_| costs.add_pass(8, 420.0, Told::Often));
         assert!((costs.pass(8.0) - 420.0).abs() < 2.0);
         assert!(costs.pass(1.0) > 1.2 * before, "all passes got slower");
     }
@@ -176,9 +215,7 @@ mod tests {
     #[test]
     fn a_pass_between_two_sizes_is_not_taken_for_the_larger_one() {
         let mut costs = Costs::default();
-        [(32, 3200.0), (64, 6400.0), (76, 7600.0)]
-            .into_iter()
-            .for_each(|(rows, took)| costs.add_pass(rows, took, false));
+        [(32, 3200.0), (64, 6400.0), (76, 7600.0)].into_iter().for_each(|(rows, took)| costs.set_pass(rows, took));
         assert!((costs.pass(76.0) - 7600.0).abs() < 1.0 && (costs.pass(96.0) - 9600.0).abs() < 1.0);
     }
 
@@ -208,15 +245,15 @@ mod tests {
         let mut costs = Costs::default();
         costs.add_draft(1, 4, 1, 900.0, true);
         assert!(!costs.knows_drafting(), "nothing to bound yet");
-        [(1, 100.0), (4, 130.0)].into_iter().for_each(|(rows, took)| costs.add_pass(rows, took, false));
+        [(1, 100.0), (4, 130.0)].into_iter().for_each(|(rows, took)| costs.set_pass(rows, took));
         costs.add_draft(1, 4, 1, 400.0, false);
         for _ in 0..50 {
-            costs.add_pass(4, 260.0, true);
-            costs.add_pass(3, 260.0, true);
+            costs.add_pass(4, 260.0, Told::Most);
+            costs.add_pass(3, 260.0, Told::Most);
             costs.add_draft(1, 4, 1, 900.0, true);
         }
         assert_eq!((costs.pass(4.0), costs.pass(3.0), costs.draft(1, 4)), (130.0, 120.0, 400.0));
-        (0..80).for_each(|_| costs.add_pass(4, 110.0, true));
+        (0..80).for_each(|_| costs.add_pass(4, 110.0, Told::Most));
         (0..80).for_each(|_| costs.add_draft(1, 4, 1, 300.0, true));
         assert!((costs.pass(4.0) - 110.0).abs() < 2.0 && (costs.draft(1, 4) - 300.0).abs() < 2.0);
     }
