@@ -39,11 +39,12 @@ const JUDGED: f32 = 48.0;
 const TRIES: f32 = 0.005;
 const LARGEST: f32 = 0.01;
 const HOPELESS: f32 = 0.2;
-/// Plain steps before the first draft; and those in a row among drafts, of which the last tells what plain steps take: before
-/// it the caches are full of the draft's data.
-const FIRST: u16 = 3;
+/// Plans after which drafts begin although no steps of decoding have told what they take.
+const LATE: usize = 16;
+/// Plain steps in a row among drafts, of which the last tells what plain steps take: before it the caches are full of the
+/// draft's data.
 const WARM: f32 = 3.0;
-/// What the latter may cost as a share of the time, and the fewest steps with drafts between them.
+/// What they may cost as a share of the time, and the fewest steps with drafts between them.
 const PLAIN: f32 = 0.005;
 const BETWEEN_PLAIN: f32 = 32.0;
 /// What the account is paid, as a share of the time; the most it holds, and the most it may owe beside the catching up that
@@ -287,7 +288,7 @@ impl CostAware {
 
     /// Whether drafts may begin: nothing is owed, and plain steps have told what they take.
     fn may_begin(&self) -> bool {
-        self.account >= 0.0 && (self.costs.moved() >= FIRST || self.turn > OUTLOOKS)
+        self.account >= 0.0 && (self.costs.is_settled() || self.turn > LATE)
     }
 
     /// Whether one of the drafters tries in this step: of many, others each time.
@@ -365,17 +366,24 @@ impl CostAware {
         self.drafting_steps = count(self.drafting_steps, drafts);
     }
 
-    /// Enters what a step of decoding took beyond plain ones that give as many tokens.
-    fn keep_account(&mut self, report: &StepReport<'_>) {
-        let reports = report.sequences();
-        let took = report.forward_ns as f32;
-        let [drafted, kept] =
-            reports.iter().fold([0, 0], |[drafted, kept], report| [drafted + report.drafted, kept + report.accepted]);
-        let expected = self.costs.pass((report.rows - drafted) as f32);
-        let plain = if drafted == 0 && !self.is_cold { took } else { expected };
-        let saved = kept as f32 / reports.len() as f32 * plain - (took - plain) - report.draft_ns as f32;
-        let least = -self.owed - HELD * expected;
-        self.account = (self.account + saved + PAID * plain).clamp(least, HELD * expected);
+    /// Enters what a step took beyond plain ones that give as many tokens.
+    fn keep_account(&mut self, report: &StepReport<'_>, only_decodes: bool) {
+        let decoding = report.sequences().iter().filter(|report| report.rows == report.drafted + 1);
+        let [rows, drafted, kept] = decoding.fold([0, 0, 0], |[rows, drafted, kept], report| {
+            [rows + 1, drafted + report.drafted, kept + report.accepted]
+        });
+        if rows == 0 {
+            return;
+        }
+        let plain = self.costs.pass(rows as f32);
+        let more = match () {
+            () if drafted == 0 && !self.is_cold => 0.0,
+            () if only_decodes => report.forward_ns as f32 - plain,
+            // Beside prompts what drafts take of the pass is not seen.
+            () => self.costs.pass((rows + drafted) as f32) - plain,
+        };
+        let saved = kept as f32 / rows as f32 * plain - more - report.draft_ns as f32;
+        self.account = (self.account + saved + PAID * plain).clamp(-self.owed - HELD * plain, HELD * plain);
     }
 
     /// Learns from a step; one that nobody had a part in is a measurement of the engine's.
@@ -383,10 +391,10 @@ impl CostAware {
         let reports = report.sequences();
         let only_decodes = reports.iter().all(|report| report.rows == report.drafted + 1);
         let took = report.forward_ns as f32;
+        self.keep_account(report, only_decodes);
         if reports.is_empty() && report.rows > 0 {
             self.costs.set_pass(report.rows, took);
         } else if only_decodes && report.rows > 0 {
-            self.keep_account(report);
             let told = match () {
                 () if self.is_cold => Told::Most,
                 () if self.lessons > 0 && self.plain_steps == WARM => Told::Seldom,

@@ -71,9 +71,9 @@ impl Costs {
         self.passes.iter().any(|cost| *cost > 0.0)
     }
 
-    /// Passes of steps that have told what an engine's steps take, up to many.
-    pub fn moved(&self) -> u16 {
-        self.moved
+    /// Whether steps have told what passes take in them.
+    pub fn is_settled(&self) -> bool {
+        self.moved >= FIRST
     }
 
     /// A pass of `rows` rows took `took` nanoseconds before there were any steps.
