@@ -256,7 +256,9 @@ fn cost_aware_is_never_slower_where_much_says_that_it_would_pay() {
         ("a useless head that reads prompts", Machine { right: |_, _| 0.02, ..DEAR }),
         ("a cheap one beside them", Machine { draft: |_, _| 5.0, swaps: 1.0, cold: 1.0, unseen: 0.1, ..DEAR }),
     ];
-    let missed: Vec<_> = machines.into_iter().flat_map(|(name, machine)| judge(name, machine, 6, 6000)).collect();
+    let mut missed: Vec<_> = machines.into_iter().flat_map(|(name, machine)| judge(name, machine, 6, 6000)).collect();
+    let useless = Machine { right: |_, _| 0.02, prompt: 120, unseen: 25.0, life: 120, ..DEAR };
+    missed.extend(judge("a useless head that reads prompts, a short run", useless, 24, 1200));
     assert!(missed.is_empty(), "{missed:#?}");
 }
 

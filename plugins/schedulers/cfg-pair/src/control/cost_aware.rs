@@ -54,9 +54,11 @@ const HELD: f32 = 16.0;
 const OWED: f32 = 8.0;
 /// Steps within which catching up a proposer that has not drafted for a while must pay.
 const SOON: f32 = 64.0;
-/// The budget of a try where nothing is drafted, the sequences that try about, and the fewest steps between two tries.
+/// The budget of a try where nothing is drafted, the sequences that try about, the steps for which they are the same ones,
+/// and the fewest steps between two tries.
 const TRY: u32 = 3;
-const TRIERS: usize = 4;
+const TRIERS: usize = 2;
+const STAYS: usize = 128;
 const BETWEEN_TRIES: f32 = 4.0;
 /// Plain steps after which drafts are cold.
 const PAUSE: f32 = 16.0;
@@ -266,7 +268,7 @@ impl CostAware {
         let reaches = is_free && knows_drafting && !begins && until_largest <= 0.0 && has(outlooks.most);
         let tries = is_free && (!knows_drafting || (price == 0 && until_try <= 0.0 && has(outlooks.tried)));
         self.short_steps = if reaches { 0.0 } else { self.short_steps + 1.0 };
-        let is_new = self.all.doubt(JUDGED) > 0.0;
+        let is_new = self.is_new();
         for (number, place) in self.drafters.iter().enumerate() {
             let unit = &mut units[*place];
             let State { outlook, reach, .. } = self.sequences.at(unit.arrival());
@@ -291,9 +293,19 @@ impl CostAware {
         self.account >= 0.0 && (self.costs.is_settled() || self.turn > LATE)
     }
 
-    /// Whether one of the drafters tries in this step: of many, others each time.
+    /// Whether too few drafts were tried to judge them.
+    fn is_new(&self) -> bool {
+        self.all.doubt(JUDGED) > 0.0
+    }
+
+    /// Whether catching up on so many tokens is much beside a pass of so many rows.
+    fn is_much(&self, missed: f32, rows: f32) -> bool {
+        self.costs.catch_up(missed) > OWED * self.costs.pass(rows)
+    }
+
+    /// Whether one of the drafters tries in this step: of many, others after a while, since each must catch up first.
     fn is_trier(&self, number: usize) -> bool {
-        (number + self.turn).is_multiple_of(self.drafters.len().div_ceil(TRIERS))
+        (number + self.turn / STAYS).is_multiple_of(self.drafters.len().div_ceil(TRIERS))
     }
 
     /// What can be expected of this step.
@@ -333,6 +345,8 @@ impl CostAware {
             () if self.price == 0 && !self.may_begin() => 0,
             () if self.price > 0 && self.account < -self.owed => 0,
             () if !self.costs.is_known() => PRICES.len() / 2,
+            // A few can be tried first.
+            () if self.is_new() && self.drafters.len() > TRIERS && self.is_much(outcomes[best].missed, rows) => 0,
             () if fastest < plain * if self.price == 0 { PAYS } else { 1.0 - HASTY * self.all.doubt(JUDGED) } => 0,
             () if outcomes[self.price].drafting > 0 && last >= plain && fastest < last * BETTER => self.price,
             () => best,
