@@ -209,7 +209,7 @@ impl Weight {
     ) -> Self {
         let [rows, cols] = shape;
         let layout = PanelLayout::new(format, shape);
-        let mut bytes = AlignedBytes::zeroed(layout.bytes());
+        let mut bytes = AlignedBytes::zeroed_beside_others(layout.bytes());
         bytes.as_mut().par_chunks_mut(layout.band_bytes().max(1)).enumerate().for_each(|(band, out)| {
             for row in band * BAND_ROWS..rows.min((band + 1) * BAND_ROWS) {
                 blocks(row, &mut |index, block| layout.put(out, row, index, block));
@@ -243,7 +243,7 @@ impl Weight {
         }
         let (rows, cols, stored) = (self.rows, self.cols, self.u16s());
         let (steps, abreast) = (cols.div_ceil(STEP), arrangement.abreast());
-        let mut bytes = AlignedBytes::zeroed(2 * rows.next_multiple_of(abreast) * steps * STEP);
+        let mut bytes = AlignedBytes::zeroed_beside_others(2 * rows.next_multiple_of(abreast) * steps * STEP);
         bytes.as_mut().par_chunks_exact_mut((2 * abreast * steps * STEP).max(1)).enumerate().for_each(|(part, out)| {
             let out = typed_mut::<u16>(out);
             for row in part * abreast..rows.min((part + 1) * abreast) {

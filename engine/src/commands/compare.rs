@@ -127,9 +127,12 @@ fn take_turns(args: &CompareArgs, contenders: &mut [Contender], lines: &[Line]) 
             Ok(Flight::new(requests, lines[0].category.clone(), args.batch))
         };
         let mut flights = contenders.iter().map(flight).collect::<anyhow::Result<Vec<_>>>()?;
-        for number in 0..lines.len().div_ceil(args.batch) {
+        for first in (0..count).cycle() {
+            if flights.iter().all(|flight| flight.left() == 0) {
+                break;
+            }
             for turn in 0..count {
-                let place = (number + turn) % count;
+                let place = (first + turn) % count;
                 bar.set_message(contenders[place].name.clone());
                 let left = flights[place].left();
                 contenders[place].turn(&mut flights[place])?;

@@ -2,8 +2,8 @@
 //!
 //! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Time runs while as many
 //! are in flight as may be, from the first token on: of one at a time it is decoding alone, of more the passes of later
-//! prompts are in it, and the last ones' end, when fewer share each pass, is not. Configs take turns of as many prompts, so
-//! that a machine that speeds up or slows down does so for all.
+//! prompts are in it, and the last ones' end, when fewer share each pass, is not. Configs take short turns, in which the
+//! same number of prompts end, so that a machine that speeds up or slows down does so for all.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ pub struct Flight {
     flying: Vec<(RequestId, u32)>,
     /// Most in flight at a time.
     most: usize,
+    /// As many are left when the turn ends.
+    end: usize,
     /// Whether there has been a token.
     decodes: bool,
 }
@@ -81,16 +83,21 @@ impl Contender {
     /// Completes prompts that are all in flight at once.
     pub fn run(&mut self, requests: Vec<Request>, category: Option<String>) -> anyhow::Result<()> {
         let most = requests.len();
-        self.turn(&mut Flight::new(requests, category, most))
+        let mut flight = Flight::new(requests, category, most);
+        while flight.left() > 0 {
+            self.turn(&mut flight)?;
+        }
+        Ok(())
     }
 
-    /// Goes on until as many prompts of a flight have ended as may be in it, or all.
+    /// Goes on until an eighth of as many prompts of a flight have ended as may be in it, or all.
     pub fn turn(&mut self, flight: &mut Flight) -> anyhow::Result<()> {
         let mut turn = Turn { category: flight.category.clone(), tokens: 0, time: Duration::ZERO };
         // Alone, a prompt's own pass is no decoding; among others it is what they wait for.
         flight.decodes &= flight.most > 1;
-        let end = flight.left().saturating_sub(flight.most);
-        while flight.left() > end {
+        // Counted from the first turn, so that all configs' turns are as many.
+        flight.end = flight.end.saturating_sub(flight.most.div_ceil(8));
+        while flight.left() > flight.end {
             while flight.flying.len() < flight.most
                 && let Some(request) = flight.waiting.pop_front()
             {
@@ -165,7 +172,8 @@ impl Flight {
     /// With at most `most` in flight at a time.
     pub fn new(requests: Vec<Request>, category: Option<String>, most: usize) -> Self {
         let most = most.min(requests.len());
-        Self { category, waiting: requests.into(), flying: Vec::new(), most, decodes: false }
+        let end = requests.len();
+        Self { category, waiting: requests.into(), flying: Vec::new(), most, end, decodes: false }
     }
 
     /// Prompts that have not ended.
