@@ -131,6 +131,19 @@ impl Engine {
         }
     }
 
+    /// Asks the system now for the memory that `requests` take when `most` of them are in flight: the first touch of a page
+    /// takes as long as many rows, and would count as the time of whoever comes first.
+    pub fn populate(&self, requests: &[Request], most: usize) {
+        let slots = |request: &Request| {
+            let Sampling { n, max_tokens, .. } = request.sampling;
+            let sequences = if request.sampling.runs_pairs() { 2 * n as usize } else { n as usize };
+            sequences * (request.prompt.len() + max_tokens)
+        };
+        let slots = most * requests.iter().map(slots).max().unwrap_or(0);
+        self.core.target.kv.populate(slots);
+        self.core.proposers.iter().for_each(|proposer| proposer.lanes.populate(slots));
+    }
+
     /// Whether there is anything to do.
     pub fn has_work(&self) -> bool {
         !self.core.queue.is_empty()

@@ -132,11 +132,13 @@ impl AlignedBytes {
         Self { pages, start, len }
     }
 
-    /// Asks the system for the memory of the first `bytes` now, and not as they are written.
-    pub fn populate(&self, bytes: usize) {
+    /// Asks the system for the memory of these bytes now, and not as they are written.
+    pub fn populate(&self, bytes: Range<usize>) {
+        let (start, end) = (bytes.start.min(self.len), bytes.end.min(self.len));
         // Only a hint: where it is refused, pages come one by one.
         #[cfg(target_os = "linux")]
-        let _ = self.pages.map.advise_range(memmap2::Advice::PopulateWrite, self.start, bytes.min(self.len));
+        let _ =
+            self.pages.map.advise_range(memmap2::Advice::PopulateWrite, self.start + start, end.saturating_sub(start));
     }
 }
 

@@ -12,7 +12,7 @@ use foretoken::request::RequestError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::contest::{self, Contender, Flight, Score};
+use super::contest::{self, Contender, Score};
 use super::prompts::{self, Line};
 use super::{UsageError, run};
 use crate::cli::CompareArgs;
@@ -124,7 +124,7 @@ fn take_turns(args: &CompareArgs, contenders: &mut [Contender], lines: &[Line]) 
     for lines in lines.chunk_by(|one, next| one.category == next.category) {
         let flight = |contender: &Contender| {
             let requests = lines.iter().map(|line| request(args, contender, line)).collect::<anyhow::Result<_>>()?;
-            Ok(Flight::new(requests, lines[0].category.clone(), args.batch))
+            Ok(contender.flight(requests, lines[0].category.clone(), args.batch))
         };
         let mut flights = contenders.iter().map(flight).collect::<anyhow::Result<Vec<_>>>()?;
         for first in (0..count).cycle() {

@@ -80,10 +80,18 @@ impl Contender {
         Ok(Self { name, engine, turns: Vec::new(), completions: Vec::new() })
     }
 
+    /// Prompts on their way with at most `most` in flight at a time, and the memory for them.
+    pub fn flight(&self, requests: Vec<Request>, category: Option<String>, most: usize) -> Flight {
+        let most = most.min(requests.len());
+        self.engine.populate(&requests, most);
+        let end = requests.len();
+        Flight { category, waiting: requests.into(), flying: Vec::new(), most, end, decodes: false }
+    }
+
     /// Completes prompts that are all in flight at once.
     pub fn run(&mut self, requests: Vec<Request>, category: Option<String>) -> anyhow::Result<()> {
         let most = requests.len();
-        let mut flight = Flight::new(requests, category, most);
+        let mut flight = self.flight(requests, category, most);
         while flight.left() > 0 {
             self.turn(&mut flight)?;
         }
@@ -169,13 +177,6 @@ impl Contender {
 }
 
 impl Flight {
-    /// With at most `most` in flight at a time.
-    pub fn new(requests: Vec<Request>, category: Option<String>, most: usize) -> Self {
-        let most = most.min(requests.len());
-        let end = requests.len();
-        Self { category, waiting: requests.into(), flying: Vec::new(), most, end, decodes: false }
-    }
-
     /// Prompts that have not ended.
     pub fn left(&self) -> usize {
         self.waiting.len() + self.flying.len()

@@ -63,10 +63,20 @@ impl Lanes {
                 LaneSource::Hidden(layers) => (layers.len() * format.bytes(), Some((layers.clone(), format.clone()))),
             };
             let bytes = AlignedBytes::zeroed(row_bytes * (num_slots + need.scratch_rows));
-            bytes.populate(if hidden.is_some() { HIDDEN_BYTES_AT_START } else { PLUGIN_BYTES_AT_START });
+            bytes.populate(0..if hidden.is_some() { HIDDEN_BYTES_AT_START } else { PLUGIN_BYTES_AT_START });
             Lane { row_bytes, bytes: Some(bytes), valid: vec![false; num_slots], hidden, values: Vec::new() }
         };
         *self.locked() = needs.iter().map(make).collect();
+    }
+
+    /// Asks the system for the memory of the first `slots`' rows and of scratch rows now, and not as they are written.
+    pub fn populate(&self, slots: usize) {
+        for lane in self.locked().iter() {
+            let (bytes, scratch) = (lane.bytes.as_ref(), lane.valid.len() * lane.row_bytes);
+            for range in [0..(slots * lane.row_bytes).min(scratch), scratch..usize::MAX] {
+                bytes.inspect(|bytes| bytes.populate(range));
+            }
+        }
     }
 
     /// Runs `work` with all lanes of this proposer.

@@ -78,13 +78,24 @@ impl KvStore {
         self.num_slots
     }
 
+    /// Asks the system for the memory of the first `slots` now, and not as they are written.
+    pub fn populate(&self, slots: usize) {
+        let Strides { slot, head, .. } = self.strides();
+        let used = slots.min(self.num_slots) * slot;
+        (0..self.shape.layers * self.shape.heads).for_each(|row| self.bytes.populate(row * head..row * head + used));
+    }
+
     /// The view that ops read and write.
     pub fn view_mut(&mut self) -> KvViewMut<'_> {
+        let (shape, num_slots, strides) = (self.shape, self.num_slots, self.strides());
+        KvViewMut { bytes: self.bytes.as_mut(), shape, num_slots, strides }
+    }
+
+    fn strides(&self) -> Strides {
         let value = self.shape.row_bytes();
         let slot = 2 * value;
         let head = self.num_slots * slot;
-        let strides = Strides { slot, layer: self.shape.heads * head, value, head };
-        KvViewMut { bytes: self.bytes.as_mut(), shape: self.shape, num_slots: self.num_slots, strides }
+        Strides { slot, layer: self.shape.heads * head, value, head }
     }
 }
 
@@ -259,5 +270,30 @@ impl<E: Plain> HeadRows<'_, E> {
     #[inline(always)]
     fn address(&self, slot: u32) -> *const u8 {
         self.bytes.as_ptr().wrapping_add(slot as usize * self.stride)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn the_first_slots_of_all_heads_are_populated_and_no_others() {
+        let shape = KvShape { layers: 2, heads: 3, head_dim: 64, dtype: KvDtype::F32 };
+        // 512 bytes a slot and head: 1 MiB in all, on small pages.
+        let store = KvStore::new(shape, 320);
+        store.populate(64);
+        let pages = std::fs::File::open("/proc/self/pagemap").expect("the kernel's list of pages");
+        let present = |byte: usize| {
+            let (address, mut entry) = (store.bytes.as_ref().as_ptr().addr() + byte, [0; 8]);
+            pages.read_exact_at(&mut entry, address as u64 / 4096 * 8).expect("an entry for every page");
+            u64::from_ne_bytes(entry) >> 63 == 1
+        };
+        for head in 0..6 {
+            for (slot, expected) in [(0, true), (63, true), (72, false), (319 - 8, false)] {
+                assert_eq!(present((head * 320 + slot) * 512), expected, "head {head}, slot {slot}");
+            }
+        }
     }
 }
