@@ -215,12 +215,16 @@ impl<'a> Panel<'a> {
         self.pairs.as_ptr().wrapping_add(places(quads, block).1 + ahead)
     }
 
-    /// A block's share of the addresses of the cache lines that follow the span, as many as it has.
+    /// Cache lines of the span.
     #[inline(always)]
-    pub fn behind(&self, block: usize) -> impl Iterator<Item = *const u8> {
-        let (len, start) = (self.supers.len() + self.pairs.len(), self.supers.as_ptr());
-        let share = (len / self.blocks).next_multiple_of(LINE);
-        (block * share..len.min((block + 1) * share)).step_by(LINE).map(move |at| start.wrapping_add(len + at))
+    pub fn lines(&self) -> usize {
+        (self.supers.len() + self.pairs.len()) / LINE
+    }
+
+    /// The address of a cache line that follows the span.
+    #[inline(always)]
+    pub fn behind(&self, line: usize) -> *const u8 {
+        self.supers.as_ptr().wrapping_add((self.lines() + line) * LINE)
     }
 
     /// Each row's two bytes of scales.

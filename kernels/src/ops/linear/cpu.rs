@@ -87,13 +87,14 @@ pub(super) fn take_tiles(x: &PackedRows) -> bool {
     false
 }
 
-/// Whether long walks over the weights serve these inputs best: few inputs take one walk or little more, and matrix
-/// instructions outrun what the second-level cache is given to read, so they read inputs as rarely as can be.
+/// Whether long walks over the weights serve these inputs best: few inputs take one walk or little more, quantised weights
+/// are walked over band by band, and matrix instructions outrun what the second-level cache is given to read, so they read
+/// inputs as rarely as can be.
 pub(super) fn walks_are_long(x: &PackedRows) -> bool {
     if take_tiles(x) {
         return true;
     }
-    x.rows() <= if x.dtype().is_quantised() { panels::ROWS } else { FEW_INPUTS }
+    x.dtype().is_quantised() || x.rows() <= FEW_INPUTS
 }
 
 const FEW_INPUTS: usize = 4;

@@ -93,7 +93,7 @@ impl<'a> Part<'a> {
         let fitting = (most_bytes / row_bytes).clamp(BLOCK_ROWS.start, most_rows);
         // Whole bands, or whole tiles, where that costs the balance little: matrix instructions go over two or four panels
         // at once, and a band lies in the order of a walk.
-        let block_rows = if weight.dtype().is_quantised() && most_rows >= BAND_ROWS && fitting >= BAND_ROWS / 2 {
+        let block_rows = if weight.dtype().is_quantised() && fitting >= BAND_ROWS / 2 {
             (fitting / BAND_ROWS).max(1) * BAND_ROWS
         } else {
             fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { COLUMN })

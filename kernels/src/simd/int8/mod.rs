@@ -63,7 +63,7 @@ pub(crate) trait Int8: Copy + 'static {
 
     /// 16 times the same.
     fn splat_i32(value: i32) -> Self::I;
-    /// Whether weights are asked for ahead of their use.
+    /// Whether each quad asks for one ahead; if not, a walk asks for its next span.
     const ASKS: bool;
 
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
