@@ -1,9 +1,10 @@
 //! The same prompts through several configs, in turns: what `demo` and `compare` measure.
 //!
-//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Time runs while as many
-//! are in flight as may be, from the first token on: of one at a time it is decoding alone, of more the passes of later
-//! prompts are in it, and the last ones' end, when fewer share each pass, is not. Configs take short turns, in which the
-//! same number of prompts end, so that a machine that speeds up or slows down does so for all.
+//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Time runs from the first
+//! token on: of one at a time it is decoding alone, of more the passes of later prompts are in it, and so is the end, when
+//! fewer share each pass: plain decoding ends in waves, and without the end a config that does not would be charged for
+//! prompts whose text does not count. Of prompts that all begin together it is the time in which none has ended. Configs
+//! take short turns, in which the same number of prompts end, so that a machine that speeds up or slows down does so for all.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub struct Flight {
     flying: Vec<(RequestId, u32)>,
     /// Most in flight at a time.
     most: usize,
+    /// Whether they all begin together.
+    together: bool,
     /// As many are left when the turn ends.
     end: usize,
     /// Whether there has been a token.
@@ -82,10 +85,11 @@ impl Contender {
 
     /// Prompts on their way with at most `most` in flight at a time, and the memory for them.
     pub fn flight(&self, requests: Vec<Request>, category: Option<String>, most: usize) -> Flight {
+        let together = requests.len() <= most;
         let most = most.min(requests.len());
         self.engine.populate(&requests, most);
         let end = requests.len();
-        Flight { category, waiting: requests.into(), flying: Vec::new(), most, end, decodes: false }
+        Flight { category, waiting: requests.into(), flying: Vec::new(), most, together, end, decodes: false }
     }
 
     /// Completes prompts that are all in flight at once.
@@ -113,7 +117,7 @@ impl Contender {
                 flight.flying.push((self.engine.submit(request)?, completions));
             }
             anyhow::ensure!(self.engine.has_work(), "the engine stopped without finishing the prompts");
-            let counts = flight.decodes && flight.flying.len() == flight.most;
+            let counts = flight.decodes && (!flight.together || flight.flying.len() == flight.most);
             let (start, mut tokens) = (Instant::now(), 0);
             self.engine.step(&mut |event| match event {
                 Event::Token { .. } => tokens += 1,
