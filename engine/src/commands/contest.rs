@@ -117,7 +117,7 @@ impl Contender {
                 flight.flying.push((self.engine.submit(request)?, completions));
             }
             anyhow::ensure!(self.engine.has_work(), "the engine stopped without finishing the prompts");
-            let counts = flight.decodes && (!flight.together || flight.flying.len() == flight.most);
+            let counts = flight.counts();
             let (start, mut tokens) = (Instant::now(), 0);
             self.engine.step(&mut |event| match event {
                 Event::Token { .. } => tokens += 1,
@@ -184,6 +184,11 @@ impl Flight {
     /// Prompts that have not ended.
     pub fn left(&self) -> usize {
         self.waiting.len() + self.flying.len()
+    }
+
+    /// Whether the time of its next pass counts.
+    fn counts(&self) -> bool {
+        self.decodes && (!self.together || self.flying.len() == self.most)
     }
 
     /// A completion of `request` has ended.
@@ -301,6 +306,22 @@ mod tests {
         for (degrees, quantile) in [(3.0, 3.182), (5.0, 2.571), (10.0, 2.228), (30.0, 2.042)] {
             assert!((student_97(degrees) - quantile).abs() < 0.01, "{degrees}: {}", student_97(degrees));
         }
+    }
+
+    #[test]
+    fn the_end_of_a_queue_counts_and_that_of_prompts_which_begin_together_does_not() {
+        let flight = |together, flying, decodes| Flight {
+            category: None,
+            waiting: VecDeque::new(),
+            flying: vec![(RequestId(1), 1); flying],
+            most: 2,
+            together,
+            end: 0,
+            decodes,
+        };
+        assert!(flight(false, 2, true).counts() && flight(true, 2, true).counts());
+        assert!(flight(false, 1, true).counts() && !flight(true, 1, true).counts());
+        assert!(!flight(false, 2, false).counts() && !flight(true, 2, false).counts(), "before the first token");
     }
 
     #[test]
