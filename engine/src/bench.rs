@@ -27,7 +27,7 @@ const READ_BYTES: usize = 256 << 20;
 /// A cell is repeated within a round until it has taken this long.
 const CELL: Duration = Duration::from_millis(40);
 /// Rows of passes whose time is split by op; the last is the prompt.
-const PROFILED_ROWS: [usize; 3] = [1, 8, PREFILL];
+const PROFILED_ROWS: [usize; 4] = [1, 8, 16, PREFILL];
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +77,7 @@ pub struct Report {
     pub prefill_fraction: f64,
     /// The process's greatest resident set, before the reading test takes its memory.
     pub peak_rss_bytes: Option<u64>,
-    /// Share of a pass by op, for passes of 1 and 8 rows and for the prompt.
+    /// Share of a pass by op, for passes of 1, 8 and 16 rows and for the prompt.
     pub op_share: BTreeMap<usize, BTreeMap<&'static str, f64>>,
 }
 

@@ -214,6 +214,23 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         super::round_both::<Self>(low, high)
     }
     #[inline(always)]
+    fn round_int8(low: __m512, high: __m512, inverse: f32) -> ([i8; 2 * LANES], [i32; 2]) {
+        // SAFETY: AVX-512 with VNNI and VL, and AVX2, as above; the store fills exactly the 32 bytes.
+        unsafe {
+            let inverse = _mm512_set1_ps(inverse);
+            let low = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)));
+            let high = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, inverse)));
+            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
+            let mut quants = [0; 2 * LANES];
+            _mm256_storeu_si256(quants.as_mut_ptr().cast(), both);
+            let fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), both);
+            let twos = _mm256_hadd_epi32(fours, fours);
+            let sums = _mm256_hadd_epi32(twos, twos);
+            let second = _mm256_extracti128_si256::<1>(sums);
+            (quants, [_mm_cvtsi128_si32(_mm256_castsi256_si128(sums)), _mm_cvtsi128_si32(second)])
+        }
+    }
+    #[inline(always)]
     fn prefetch(address: *const u8) {
         // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }

@@ -9,7 +9,7 @@ mod queries;
 mod tile;
 mod words;
 
-use super::{AttentionSeq, AttentionShape, MAX_GROUP, MAX_HEAD_DIM};
+use super::{AttentionSeq, AttentionShape, MAX_BLOCK_ROWS, MAX_GROUP, MAX_HEAD_DIM};
 use crate::blocks::kv_format::{Bf16, F32, Q8_0};
 use crate::blocks::{KvDtype, KvLayer};
 use crate::shared::SharedMut;
@@ -155,32 +155,29 @@ impl AttendBlock<'_> {
     /// All rows with the tile at `first`; `longest` is where the block's last list ends.
     #[inline(always)]
     fn attend_tile<S: Simd, W: Words<S>>(&self, first: usize, longest: usize, tile: &mut Tile, seen: &mut Queries<'_>) {
-        let group = self.shape.group();
-        let queries = |rows: Range<usize>| (rows.start - self.rows.start) * group..(rows.end - self.rows.start) * group;
+        let start = self.rows.start;
+        let parts: [Range<usize>; MAX_BLOCK_ROWS] = std::array::from_fn(|row| match start + row {
+            row if row < self.rows.end => self.part(row, first),
+            _ => 0..0,
+        });
         // Where lists differ, every row has a tile of its own.
         let Some(sharer) = self.sharer(first) else {
             for row in self.rows.clone() {
-                let tokens = self.part(row, first);
+                let tokens = &parts[row - start];
                 if !tokens.is_empty() {
                     let mut tile = tile.gather::<S, W>(self, row, first..first + tokens.end);
-                    seen.attend::<S, W>(queries(row..row + 1), tokens, &mut tile);
+                    seen.attend::<S, W>(row - start..row - start + 1, &parts, &mut tile);
                 }
             }
             return;
         };
         let mut tile = tile.gather::<S, W>(self, sharer, first..longest.min(first + TILE));
-        let mut row = self.rows.start;
-        while row < self.rows.end {
-            let tokens = self.part(row, first);
-            // Rows that attend to the same part go together.
-            let mut end = row + 1;
-            while end < self.rows.end && self.part(end, first) == tokens {
-                end += 1;
-            }
-            if !tokens.is_empty() {
-                seen.attend::<S, W>(queries(row..end), tokens, &mut tile);
-            }
-            row = end;
+        // Rows that attend to some of it go together.
+        let mut row = 0;
+        while row < self.rows.len() {
+            let end = (row..self.rows.len()).find(|row| parts[*row].is_empty()).unwrap_or(self.rows.len());
+            seen.attend::<S, W>(row..end, &parts, &mut tile);
+            row = end + 1;
         }
     }
 

@@ -70,15 +70,18 @@ impl PackedRows {
         self.chunks = Chunks::default();
         if let Some(most) = dispatch(self.simd, MostRows { dtype, arrangement, by_tiles: take_tiles(self) }) {
             self.chunks = Chunks::of(self.rows, most);
-            let (chunks, rows) = (self.chunks, self.rows);
-            let shared = SharedMut::new(&mut self.lines);
-            exec.for_rows(chunks.count, rows.div_ceil(chunks.count.max(1)) * cols, &|part| {
-                for chunk in part {
+            let (chunks, blocks) = (self.chunks, cols.div_ceil(BLOCK));
+            let shared = SharedMut::new(words_mut(&mut self.lines));
+            let chunk_elements = self.rows.div_ceil(chunks.count.max(1)) * BLOCK;
+            // A single chunk too is shared among the threads, block by block.
+            exec.for_rows(chunks.count * blocks, chunk_elements, &|mut part| {
+                while !part.is_empty() {
+                    let (chunk, first) = (part.start / blocks, part.start % blocks);
+                    let blocks = first..blocks.min(first + part.len());
+                    part.start += blocks.len();
                     let rows = chunks.get(chunk);
-                    // SAFETY: chunks are disjoint ranges of rows, and so of lines.
-                    let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
-                    let x = &x[rows.start * cols..rows.end * cols];
-                    dispatch(exec.simd(), PackChunk { x, cols, dtype, lines });
+                    let (x, start) = (&x[rows.start * cols..rows.end * cols], rows.start * row_lines * LANES);
+                    dispatch(exec.simd(), PackChunk { x, cols, dtype, blocks, words: &shared, start });
                 }
             });
             return;
@@ -236,12 +239,15 @@ impl Kernel for MostRows {
     }
 }
 
-/// One chunk of rows, side by side.
+/// Some blocks of 32 columns of a chunk of rows, side by side.
 struct PackChunk<'a> {
     x: &'a [f32],
     cols: usize,
     dtype: WeightDtype,
-    lines: &'a mut [Line],
+    blocks: Range<usize>,
+    words: &'a SharedMut<'a, i32>,
+    /// The chunk's first word.
+    start: usize,
 }
 
 impl Kernel for PackChunk<'_> {
@@ -249,69 +255,78 @@ impl Kernel for PackChunk<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        if self.dtype.is_quantised() {
-            return self.blocks::<S>();
-        }
         match self.x.len() / self.cols {
-            1 => self.chunk::<S, 1>(),
-            2 => self.chunk::<S, 2>(),
-            3 => self.chunk::<S, 3>(),
-            4 => self.chunk::<S, 4>(),
-            5 => self.chunk::<S, 5>(),
-            6 => self.chunk::<S, 6>(),
-            7 => self.chunk::<S, 7>(),
-            8 => self.chunk::<S, 8>(),
-            9 => self.chunk::<S, 9>(),
-            10 => self.chunk::<S, 10>(),
-            11 => self.chunk::<S, 11>(),
-            _ => self.chunk::<S, MOST_COLUMN_ROWS>(),
+            1 => self.rows::<S, 1>(),
+            2 => self.rows::<S, 2>(),
+            3 => self.rows::<S, 3>(),
+            4 => self.rows::<S, 4>(),
+            5 => self.rows::<S, 5>(),
+            6 => self.rows::<S, 6>(),
+            7 => self.rows::<S, 7>(),
+            8 => self.rows::<S, 8>(),
+            9 => self.rows::<S, 9>(),
+            10 => self.rows::<S, 10>(),
+            11 => self.rows::<S, 11>(),
+            _ => self.rows::<S, MOST_COLUMN_ROWS>(),
         }
     }
 }
 
 impl PackChunk<'_> {
-    /// Rows of blocks.
+    /// N rows.
     #[inline(always)]
-    fn blocks<S: Simd>(self) {
-        let (Some(format), Some(layout)) = (BlockFormat::of(self.dtype), input_layout::<S>(self.dtype)) else {
-            return;
-        };
-        let (rows, words) = (self.x.len() / self.cols, layout.words());
-        let out = words_mut(self.lines);
-        for (row, x) in self.x.chunks_exact(self.cols).enumerate() {
-            let blocks = out.chunks_exact_mut((words + notes_of(format)) * rows);
-            for (x, out) in x.chunks(BLOCK).zip(blocks) {
-                let (mut block, notes) = ([0; 2 * QUADS], round_block::<S>(format, x));
-                layout.write(&notes.0, &mut block);
-                for (word, out) in block[..words].iter().chain(&notes.1).zip(out.chunks_exact_mut(rows)) {
-                    out[row] = *word;
+    fn rows<S: Simd, const N: usize>(self) {
+        match (BlockFormat::of(self.dtype), input_layout::<S>(self.dtype)) {
+            // More rows than a level takes would only be dead code.
+            (Some(_), _) if N > S::PANEL_ROWS => {}
+            (Some(format), Some(layout)) => self.bytes::<S, N>(format, layout),
+            _ => self.pairs::<S, N>(),
+        }
+    }
+
+    /// The blocks' words, so many of each row side by side, and the columns of the rows that each is made of.
+    #[inline(always)]
+    fn each<const N: usize>(&self, per_block: usize) -> impl Iterator<Item = (Range<usize>, &mut [[i32; N]])> {
+        let words = self.start + self.blocks.start * per_block * N..self.start + self.blocks.end * per_block * N;
+        // SAFETY: tasks have different blocks, or blocks of different chunks, and so different words.
+        let words = unsafe { self.words.range(words) };
+        let columns = self.blocks.clone().map(|block| block * BLOCK..self.cols.min((block + 1) * BLOCK));
+        columns.zip(words.as_chunks_mut().0.chunks_exact_mut(per_block))
+    }
+
+    /// As int8, and their notes.
+    #[inline(always)]
+    fn bytes<S: Simd, const N: usize>(self, format: BlockFormat, layout: InputLayout) {
+        let words = layout.words();
+        for (columns, out) in self.each::<N>(words + notes_of(format)) {
+            let (out, out_notes) = out.split_at_mut(words);
+            for n in 0..N {
+                let (quants, notes) = round_block::<S>(format, &self.x[n * self.cols..][columns.clone()]);
+                let mut block = [0; 2 * QUADS];
+                layout.write(&quants, &mut block);
+                for (word, out) in block.iter().zip(&mut *out) {
+                    out[n] = *word;
+                }
+                for (note, out) in notes.iter().zip(&mut *out_notes) {
+                    out[n] = *note;
                 }
             }
         }
     }
 
-    /// N rows in columns.
+    /// As bf16, pair by pair.
     #[inline(always)]
-    fn chunk<S: Simd, const N: usize>(self) {
-        let steps = self.cols.div_ceil(2 * LANES);
-        // SAFETY: a `Line` is 16 f32 without padding.
-        let out: &mut [f32] =
-            unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.lines.len() * LANES) };
-        let out = out.as_chunks_mut::<N>().0;
-        for step in 0..steps {
-            let from = step * 2 * LANES;
-            let mut bits = [[[0; LANES]; 2]; N];
+    fn pairs<S: Simd, const N: usize>(self) {
+        for (columns, out) in self.each::<N>(LANES * S::HALVES) {
             for n in 0..N {
-                bits[n] = round_pairs::<S>(&self.x[n * self.cols..][from..self.cols.min(from + 2 * LANES)]);
-            }
-            for lane in 0..LANES {
-                let pair = step * LANES + lane;
-                let out = &mut out[pair * S::HALVES..(pair + 1) * S::HALVES];
-                for n in 0..N {
-                    let [even, odd] = [0, 1].map(|odd| u32::from(bits[n].as_flattened()[2 * lane + odd]));
-                    match S::HALVES {
-                        1 => out[0][n] = f32::from_bits(even | odd << 16),
-                        _ => (out[0][n], out[1][n]) = (f32::from_bits(even << 16), f32::from_bits(odd << 16)),
+                let bits = round_pairs::<S>(&self.x[n * self.cols..][columns.clone()]);
+                let pairs = bits.as_flattened().as_chunks().0.iter();
+                for (pair, out) in pairs.zip(out.chunks_exact_mut(S::HALVES)) {
+                    let [even, odd] = pair.map(u32::from);
+                    match out {
+                        [both] => both[n] = (even | odd << 16) as i32,
+                        [first, second] => (first[n], second[n]) = ((even << 16) as i32, (odd << 16) as i32),
+                        _ => {}
                     }
                 }
             }
@@ -432,17 +447,7 @@ fn round_block<S: Simd>(format: BlockFormat, x: &[f32]) -> ([i8; BLOCK], [i32; N
     let (least, most) = (S::min(low, high), S::max(low, high));
     let greatest = S::greatest(S::max(most, S::sub(S::splat(0.0), least)));
     let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
-    let mut quants = [0i8; BLOCK];
-    for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
-        // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
-        let mut shifted = [0.0f32; LANES];
-        S::store(S::add(S::mul(half, S::splat(inverse)), S::splat(12_582_912.0)), &mut shifted);
-        for (quant, shifted) in quants.iter_mut().zip(shifted) {
-            *quant = shifted.to_bits() as i8;
-        }
-    }
-    let sum_of = |quants: &[i8]| quants.iter().map(|quant| i32::from(*quant)).sum::<i32>();
-    let (first, second) = (sum_of(&quants[..LANES]), sum_of(&quants[LANES..]));
+    let (quants, [first, second]) = S::round_int8(low, high, inverse);
     let mut notes = [scale.to_bits() as i32, 0, 0, 0];
     match format {
         BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * (first + second),

@@ -3,7 +3,7 @@
 use super::tile::{Gathered, Next, SOME, Source, TILE, Values};
 use super::words::Words;
 use super::{floats, floats_mut};
-use crate::ops::attention::{AttentionShape, MAX_GROUP};
+use crate::ops::attention::{AttentionShape, MAX_BLOCK_ROWS, MAX_GROUP};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::ops::Range;
 
@@ -23,6 +23,8 @@ pub(super) struct Queries<'a> {
     /// Lines of a query.
     lines: usize,
     head_dim: usize,
+    /// Queries of a row.
+    group: usize,
     /// Of the scores, as exponents of 2.
     scale: f32,
 }
@@ -38,29 +40,29 @@ impl<'a> Queries<'a> {
     ) -> Self {
         let (head_dim, scale) = (shape.head_dim, shape.scale * std::f32::consts::LOG2_E);
         let greatest = [f32::NEG_INFINITY; MAX_GROUP];
-        Self { q, greatest, totals, sums, lines: W::lines(head_dim), head_dim, scale }
+        Self { q, greatest, totals, sums, lines: W::lines(head_dim), head_dim, group: shape.group(), scale }
     }
 
-    /// Takes in tokens `tokens` of a tile, for queries `queries`.
+    /// Takes in a tile for the queries of rows `rows`, each of which attends to its part of it.
     #[inline(always)]
     pub fn attend<S: Simd, W: Words<S>>(
         &mut self,
-        queries: Range<usize>,
-        tokens: Range<usize>,
+        rows: Range<usize>,
+        parts: &[Range<usize>; MAX_BLOCK_ROWS],
         tile: &mut Gathered<'_, W::Element>,
     ) {
-        let mut at = queries.start;
-        while at < queries.end {
-            let left = queries.end - at;
+        let (mut at, end) = (rows.start * self.group, rows.end * self.group);
+        while at < end {
+            let left = end - at;
             at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
-                1 => self.several::<S, W, 1>(at, tokens.clone(), tile),
-                2 => self.several::<S, W, 2>(at, tokens.clone(), tile),
-                3 => self.several::<S, W, 3>(at, tokens.clone(), tile),
-                4 => self.several::<S, W, 4>(at, tokens.clone(), tile),
-                5 => self.several::<S, W, 5>(at, tokens.clone(), tile),
-                6 => self.several::<S, W, 6>(at, tokens.clone(), tile),
-                7 => self.several::<S, W, 7>(at, tokens.clone(), tile),
-                _ => self.several::<S, W, 8>(at, tokens.clone(), tile),
+                1 => self.several::<S, W, 1>(at, parts, tile),
+                2 => self.several::<S, W, 2>(at, parts, tile),
+                3 => self.several::<S, W, 3>(at, parts, tile),
+                4 => self.several::<S, W, 4>(at, parts, tile),
+                5 => self.several::<S, W, 5>(at, parts, tile),
+                6 => self.several::<S, W, 6>(at, parts, tile),
+                7 => self.several::<S, W, 7>(at, parts, tile),
+                _ => self.several::<S, W, 8>(at, parts, tile),
             };
         }
     }
@@ -70,7 +72,7 @@ impl<'a> Queries<'a> {
     fn several<S: Simd, W: Words<S>, const N: usize>(
         &mut self,
         at: usize,
-        tokens: Range<usize>,
+        parts: &[Range<usize>; MAX_BLOCK_ROWS],
         tile: &mut Gathered<'_, W::Element>,
     ) -> usize {
         // Larger groups than a level has registers for would only be dead code.
@@ -88,12 +90,16 @@ impl<'a> Queries<'a> {
             }
         }
         tile.next.ask::<S>(SOME);
-        if tokens != (0..TILE) {
-            weights.mask(&tokens);
+        // What any of them attends to: a weight of 0 adds nothing to a sum, as long as values are finite.
+        let (mut start, mut end) = (TILE, 0);
+        for i in 0..N {
+            let part = &parts[(at + i) / self.group];
+            (start, end) = (start.min(part.start), end.max(part.end));
+            weights.mask(i, part);
         }
         self.weigh::<S, W, N>(at, &mut weights);
         tile.next.ask::<S>(SOME);
-        let words = tokens.start / W::NUMBERS..tokens.end.div_ceil(W::NUMBERS);
+        let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
             Values::Kept(values) => self.add_values::<S, W, _, N>(at, &weights, words, values, &mut tile.next),
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
@@ -273,15 +279,11 @@ struct Weights<const N: usize> {
 }
 
 impl<const N: usize> Weights<N> {
-    /// Scores of what is not among `tokens` become those of nothing.
+    /// Scores of query `i` with what is not among `tokens` become those of nothing.
     #[inline(always)]
-    fn mask(&mut self, tokens: &Range<usize>) {
-        for scores in &mut self.tokens {
-            for (token, score) in floats_mut(scores).iter_mut().enumerate() {
-                if !tokens.contains(&token) {
-                    *score = f32::NEG_INFINITY;
-                }
-            }
-        }
+    fn mask(&mut self, i: usize, tokens: &Range<usize>) {
+        let scores = floats_mut(&mut self.tokens[i]);
+        scores[..tokens.start].fill(f32::NEG_INFINITY);
+        scores[tokens.end..].fill(f32::NEG_INFINITY);
     }
 }
