@@ -15,6 +15,9 @@ use crate::ops::{
 };
 use crate::weight::Weight;
 
+/// Rows whose keys and values are asked for while they are computed.
+const EXPECTED_ROWS: usize = 8;
+
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerShape {
@@ -169,6 +172,8 @@ impl DecoderLayer {
         let q = q.sized(count * shape.attention.q_dim());
         let k = k.sized(count * shape.attention.kv_dim());
         let v = v.sized(count * shape.attention.kv_dim());
+        // Of many rows the first would be gone again.
+        rows.slots.iter().take(EXPECTED_ROWS).for_each(|slot| kv.expect(index, *slot));
         let jobs = [(&tensors.q, &mut *q), (&tensors.k, &mut *k), (&tensors.v, &mut *v)];
         shared_input(exec, packed, input, jobs);
         for (norm, heads) in [(&tensors.q_norm, &mut *q), (&tensors.k_norm, &mut *k)] {

@@ -62,8 +62,11 @@ const STAYS: usize = 128;
 const BETWEEN_TRIES: f32 = 4.0;
 /// Plain steps after which drafts are cold.
 const PAUSE: f32 = 16.0;
-/// Most steps that are not thought about, where nothing is drafted and no try is due before.
-const QUIET: f32 = 4.0;
+/// Nanoseconds that it takes to think about a step, and what they may be as a share of the time where nothing is drafted:
+/// so many steps are not thought about if no try is due before, within these bounds.
+const THINKING: f32 = 4000.0;
+const THOUGHT: f32 = 0.001;
+const QUIET: [f32; 2] = [4.0, 16.0];
 
 /// Of many sequences not all are thought about in every step, so that a step of hundreds costs microseconds: a new outlook
 /// for one in so many parts, and a lesson from one in so many, for itself and for all.
@@ -281,10 +284,11 @@ impl CostAware {
             };
         }
         let drafts = self.drafters.iter().any(|place| units[*place].max_draft > 0);
+        let unthought = (THINKING / (THOUGHT * took_now)).clamp(QUIET[0], QUIET[1]);
         self.quiet = match () {
             () if pauses => WARM - 1.0,
             () if drafts || self.price > 0 => 0.0,
-            () => until_largest.min(until_try).clamp(0.0, QUIET),
+            () => until_largest.min(until_try).clamp(0.0, unthought),
         };
     }
 
