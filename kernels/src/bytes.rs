@@ -158,6 +158,10 @@ impl AsMut<[u8]> for AlignedBytes {
     }
 }
 
+/// Rows of a pass whose memory is worth asking for while they are computed: of more, those that follow are asked for while
+/// the first are stored.
+pub const EXPECTED_ROWS: usize = 8;
+
 /// Asks for the cache lines of `bytes`, which are about to be written. Stores to memory far away hold up the next barrier of
 /// the threads until it is there.
 pub fn ask_for(bytes: &[u8]) {

@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 
 use foretoken_kernels::blocks::{KvDtype, RowPlaces};
-use foretoken_kernels::{AlignedBytes, Exec, ask_for};
+use foretoken_kernels::{AlignedBytes, EXPECTED_ROWS, Exec, ask_for};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 
@@ -17,9 +17,6 @@ use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 /// first touched by drafts that are tried, whose time is what tells whether they pay.
 const HIDDEN_BYTES_AT_START: usize = 64 << 20;
 const PLUGIN_BYTES_AT_START: usize = 16 << 20;
-
-/// Hidden rows of a pass that are asked for while they are computed: of many the first would be gone again.
-const EXPECTED_ROWS: usize = 8;
 
 /// The bytes of one lane.
 pub struct Lane {

@@ -5,6 +5,7 @@
 //! (EAGLE-3 feeds it twice the width). The residual stream is f32 throughout.
 
 use super::{KvViewMut, Linear, Workspace};
+use crate::bytes::EXPECTED_ROWS;
 use crate::error::KernelError;
 use crate::exec::Exec;
 use crate::ops::rmsnorm::rmsnorm_in_place;
@@ -14,9 +15,6 @@ use crate::ops::{
     rope_kv, swiglu,
 };
 use crate::weight::Weight;
-
-/// Rows whose keys and values are asked for while they are computed.
-const EXPECTED_ROWS: usize = 8;
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -172,7 +170,6 @@ impl DecoderLayer {
         let q = q.sized(count * shape.attention.q_dim());
         let k = k.sized(count * shape.attention.kv_dim());
         let v = v.sized(count * shape.attention.kv_dim());
-        // Of many rows the first would be gone again.
         rows.slots.iter().take(EXPECTED_ROWS).for_each(|slot| kv.expect(index, *slot));
         let jobs = [(&tensors.q, &mut *q), (&tensors.k, &mut *k), (&tensors.v, &mut *v)];
         shared_input(exec, packed, input, jobs);
