@@ -5,7 +5,6 @@
 //! promise that the owner's bytes never move.
 
 use crate::error::KernelError;
-use crate::simd::Line;
 use memmap2::MmapMut;
 use std::fmt;
 use std::ops::Range;
@@ -155,24 +154,6 @@ impl AsMut<[u8]> for AlignedBytes {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.pages.base.add(self.start), self.len) }
-    }
-}
-
-/// Rows of a pass whose memory is worth asking for while they are computed: of more, those that follow are asked for while
-/// the first are stored.
-pub const EXPECTED_ROWS: usize = 8;
-
-/// Asks for the cache lines of `bytes`, which are about to be written. Stores to memory far away hold up the next barrier of
-/// the threads until it is there.
-pub fn ask_for(bytes: &[u8]) {
-    for line in bytes.chunks(size_of::<Line>()) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
     }
 }
 

@@ -33,7 +33,7 @@ mod shared;
 mod simd;
 mod weight;
 
-pub use bytes::{AlignedBytes, EXPECTED_ROWS, SharedBytes, ask_for};
+pub use bytes::{AlignedBytes, SharedBytes};
 pub use error::KernelError;
 pub use exec::{Device, Exec};
 pub use floats::AlignedFloats;

@@ -56,8 +56,6 @@ pub struct ForwardOut<'a> {
 pub trait HiddenSink {
     /// Whether it wants those of `layer`.
     fn wants(&self, layer: usize) -> bool;
-    /// Those of `layer`, which it wants, are about to come.
-    fn expect(&mut self, _layer: usize, _slots: &[u32]) {}
     /// The rows behind `layer`, `[slots, hidden_size]`, and the slot of each row.
     fn take(&mut self, layer: usize, rows: &[f32], slots: &[u32]);
 }
@@ -166,12 +164,8 @@ impl Decoder {
         rope.fill(&self.rope, batch.positions);
         let rows = ForwardRows { rope, slots: batch.slots, seqs: batch.seqs };
         for (index, layer) in self.layers.iter().enumerate() {
-            let is_wanted = out.hidden.wants(index);
-            if is_wanted {
-                out.hidden.expect(index, batch.slots);
-            }
             layer.forward(&self.exec, &rows, residual, (kv, index), workspace);
-            if is_wanted {
+            if out.hidden.wants(index) {
                 out.hidden.take(index, residual, batch.slots);
             }
         }

@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 
 use foretoken_kernels::blocks::{KvDtype, RowPlaces};
-use foretoken_kernels::{AlignedBytes, EXPECTED_ROWS, Exec, ask_for};
+use foretoken_kernels::{AlignedBytes, Exec};
 use foretoken_plugin_api::author::host::LanesApi;
 use foretoken_plugin_api::{Error, LaneId, LaneNeed, LaneSource, Result, Slot};
 
@@ -112,19 +112,6 @@ impl Lanes {
     /// Whether a lane holds the hidden rows of `layer`.
     pub fn want_hidden(&self, layer: usize) -> bool {
         self.locked().iter().any(|lane| lane.hidden.as_ref().is_some_and(|(layers, _)| layers.contains(&layer)))
-    }
-
-    /// Asks for the memory of the hidden rows of a layer at the first of `slots`, which are about to be written.
-    pub fn expect_hidden(&self, layer: usize, slots: &[u32]) {
-        for lane in self.locked().iter() {
-            let (Some((layers, format)), Some(bytes)) = (&lane.hidden, &lane.bytes) else { continue };
-            for (place, _) in layers.iter().enumerate().filter(|(_, one)| **one == layer) {
-                for slot in slots.iter().take(EXPECTED_ROWS) {
-                    let start = *slot as usize * lane.row_bytes + place * format.bytes();
-                    ask_for(&bytes.as_ref()[start..start + format.bytes()]);
-                }
-            }
-        }
     }
 
     /// Writes the hidden rows of a layer, `[slots, ..]`, to the lanes that hold them, at `slots`. They count once they are

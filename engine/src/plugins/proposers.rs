@@ -21,10 +21,6 @@ impl HiddenSink for HiddenLanes<'_> {
         self.lanes().any(|lanes| lanes.want_hidden(layer))
     }
 
-    fn expect(&mut self, layer: usize, slots: &[u32]) {
-        self.lanes().for_each(|lanes| lanes.expect_hidden(layer, slots));
-    }
-
     fn take(&mut self, layer: usize, rows: &[f32], slots: &[u32]) {
         self.lanes().for_each(|lanes| lanes.store_hidden(layer, rows, slots));
     }

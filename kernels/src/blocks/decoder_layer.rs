@@ -5,7 +5,6 @@
 //! (EAGLE-3 feeds it twice the width). The residual stream is f32 throughout.
 
 use super::{KvViewMut, Linear, Workspace};
-use crate::bytes::EXPECTED_ROWS;
 use crate::error::KernelError;
 use crate::exec::Exec;
 use crate::ops::rmsnorm::rmsnorm_in_place;
@@ -170,7 +169,6 @@ impl DecoderLayer {
         let q = q.sized(count * shape.attention.q_dim());
         let k = k.sized(count * shape.attention.kv_dim());
         let v = v.sized(count * shape.attention.kv_dim());
-        rows.slots.iter().take(EXPECTED_ROWS).for_each(|slot| kv.expect(index, *slot));
         let jobs = [(&tensors.q, &mut *q), (&tensors.k, &mut *k), (&tensors.v, &mut *v)];
         shared_input(exec, packed, input, jobs);
         for (norm, heads) in [(&tensors.q_norm, &mut *q), (&tensors.k_norm, &mut *k)] {

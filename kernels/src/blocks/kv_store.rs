@@ -8,7 +8,7 @@
 //! checked at every access: a wrong one panics instead of reading elsewhere.
 
 use super::kv_format::{KvDtype, LINE};
-use crate::bytes::{AlignedBytes, Plain, ask_for, typed};
+use crate::bytes::{AlignedBytes, Plain, typed};
 use crate::error::KernelError;
 use crate::simd::{Simd, SimdLevel};
 use std::marker::PhantomData;
@@ -145,14 +145,6 @@ impl<'a> KvViewMut<'a> {
         assert!(layer < self.shape.layers, "layer {layer} is outside of the KV's {}", self.shape.layers);
         let base = layer * self.strides.layer;
         KvLayer { bytes: self.bytes, base, shape: self.shape, num_slots: self.num_slots, strides: self.strides }
-    }
-
-    /// Asks for the memory of one token's keys and values in `layer`, which are about to be stored.
-    pub fn expect(&self, layer: usize, slot: u32) {
-        let layer = self.layer(layer);
-        for head in 0..self.shape.heads {
-            [false, true].into_iter().for_each(|is_value| ask_for(&self.bytes[layer.range(is_value, slot, head)]));
-        }
     }
 
     /// Stores one token's key and value (each `[kv_dim]`) in `layer`.
