@@ -62,7 +62,7 @@ const STAYS: usize = 128;
 const BETWEEN_TRIES: f32 = 4.0;
 /// Plain steps after which drafts are cold.
 const PAUSE: f32 = 16.0;
-/// Nanoseconds that it takes to think about a step, and what they may be as a share of the time where nothing is drafted:
+/// Nanoseconds, about, of thinking about a step, and what they may be as a share of the time where nothing is drafted:
 /// so many steps are not thought about if no try is due before, within these bounds.
 const THINKING: f32 = 4000.0;
 const THOUGHT: f32 = 0.001;
