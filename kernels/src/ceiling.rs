@@ -36,7 +36,7 @@ impl ReadTest {
     pub fn bytes_per_second(&self, exec: &Exec) -> f64 {
         let bytes = self.bytes.as_ref();
         let start = Instant::now();
-        exec.pool().run(bytes.len() / PART, &|task| {
+        exec.run_in_stretches(bytes.len() / PART, &|task| {
             black_box(dispatch(exec.simd(), Sum(&bytes[task * PART..(task + 1) * PART])));
         });
         bytes.len() as f64 / start.elapsed().as_secs_f64()

@@ -11,9 +11,13 @@ use crate::simd::SimdLevel;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Elements a row-wise op must touch before a second thread pays for its wake-up.
 const PARALLEL_ELEMENTS: usize = 16 * 1024;
+
+/// Most stretches of [`Exec::run_in_stretches`].
+const MOST_STRETCHES: usize = 64;
 
 /// What computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +95,32 @@ impl Exec {
     /// Number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// Calls `task(0) .. task(tasks - 1)`, each once, for a walk over memory: a thread takes the tasks of a stretch in order,
+    /// so that what lies behind a task is its own next one and may be asked for, and when it has no more, those that are left
+    /// of other stretches.
+    pub(crate) fn run_in_stretches(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        let stretches = self.threads().min(tasks);
+        if !(2..=MOST_STRETCHES).contains(&stretches) {
+            return self.pool.run(tasks, task);
+        }
+        let bound = |stretch: usize| tasks * stretch / stretches;
+        let next = [const { AtomicUsize::new(0) }; MOST_STRETCHES];
+        for (stretch, next) in next[..stretches].iter().enumerate() {
+            next.store(bound(stretch), Ordering::Relaxed);
+        }
+        self.pool.run(stretches, &|own| {
+            for stretch in (own..stretches).chain(0..own) {
+                loop {
+                    let index = next[stretch].fetch_add(1, Ordering::Relaxed);
+                    if index >= bound(stretch + 1) {
+                        break;
+                    }
+                    task(index);
+                }
+            }
+        });
     }
 
     /// Runs `body` over `0..rows` in parts, in one part when `row_elements` make it too small to share.

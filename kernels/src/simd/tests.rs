@@ -179,3 +179,30 @@ fn bf16_rounds_to_nearest_even() {
         }
     }
 }
+
+struct RoundInt8([f32; 2 * LANES], f32);
+
+impl Kernel for RoundInt8 {
+    type Output = ([i8; 2 * LANES], [i32; 2]);
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        let [low, high] = [0, 1].map(|half| self.0.as_chunks::<LANES>().0[half]);
+        S::round_int8(S::load(&low), S::load(&high), self.1)
+    }
+}
+
+#[test]
+fn int8_rounds_to_nearest_even_and_is_summed_by_halves() {
+    // Every integer and every tie from -127 to 127, and numbers just beside the ties, scaled.
+    for (inverse, nudge) in [(1.0, 0.0), (0.25, 0.001), (8.0, -0.001)] {
+        for block in 0..16 {
+            let exact: [f32; 2 * LANES] = std::array::from_fn(|i| (-127.0 + (block * 32 + i) as f32 * 0.5).min(127.0));
+            let x = exact.map(|x| (x + nudge).clamp(-127.0, 127.0) / inverse);
+            let want = x.map(|x| (x * inverse).round_ties_even() as i8);
+            let sums = [0, 1].map(|half| want[half * LANES..][..LANES].iter().map(|&quant| i32::from(quant)).sum());
+            for level in levels() {
+                assert_eq!(dispatch(level, RoundInt8(x, inverse)), (want, sums), "{level}: {x:?} times {inverse}");
+            }
+        }
+    }
+}

@@ -23,7 +23,9 @@ pub fn embed(exec: &Exec, table: &Weight, tokens: &[u32], out: &mut [f32]) {
         assert!((*token as usize) < table.rows(), "token {token} is outside of the table's vocab {}", table.rows());
     }
     let out = SharedMut::new(out);
-    exec.for_rows(tokens.len(), width, &|rows| {
+    // A quantised row's blocks lie far apart.
+    let work = if table.dtype().is_quantised() { 16 * width } else { width };
+    exec.for_rows(tokens.len(), work, &|rows| {
         // SAFETY: parts are disjoint ranges of rows.
         let out = unsafe { out.range(rows.start * width..rows.end * width) };
         dispatch(exec.simd(), cpu::Embed { table, tokens: &tokens[rows], out });

@@ -65,7 +65,7 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     if x.rows() == 0 {
         return;
     }
-    exec.pool().run(tasks, &|task| {
+    exec.run_in_stretches(tasks, &|task| {
         let part = parts.iter().flatten().rfind(|part| part.first_task <= task);
         let part = part.expect("a part starts at task 0");
         part.block(x, task).run(exec.simd());
@@ -92,8 +92,8 @@ impl<'a> Part<'a> {
         let (most_bytes, most_rows) = most;
         let fitting = (most_bytes / row_bytes).clamp(BLOCK_ROWS.start, most_rows);
         // Whole bands, or whole tiles, where that costs the balance little: matrix instructions go over two or four panels
-        // at once, and a band lies in the order of a walk.
-        let block_rows = if weight.dtype().is_quantised() && fitting >= BAND_ROWS / 2 {
+        // at once, and a band lies in the order of a walk. Three bands a thread are enough.
+        let block_rows = if weight.dtype().is_quantised() && fitting >= BAND_ROWS * 3 / TASKS_PER_THREAD {
             (fitting / BAND_ROWS).max(1) * BAND_ROWS
         } else {
             fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { COLUMN })

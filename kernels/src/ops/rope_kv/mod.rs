@@ -25,8 +25,7 @@ pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvVi
     assert_eq!(rope.rows(), count, "rope must hold a rotation for each row");
     assert_eq!(k.len(), count * kv_dim, "k must be [rows, kv_dim]");
     assert_eq!(v.len(), count * kv_dim, "v must be [rows, kv_dim]");
-    rotate(exec, rope, q);
-    rotate(exec, rope, k);
+    rotate_all(exec, rope, [q, k]);
     let rows = k.chunks_exact(kv_dim).zip(v.chunks_exact(kv_dim));
     for (slot, (k, v)) in slots.iter().zip(rows) {
         kv.write(exec.simd(), layer, *slot, k, v);
@@ -47,16 +46,22 @@ pub struct RopeKvRows<'a> {
 
 /// Rotates every head of `x` (`[rows, any number of heads * head_dim]`) by its row's position, in place.
 pub fn rotate(exec: &Exec, rope: &RopeRows, x: &mut [f32]) {
-    if x.is_empty() {
-        return;
-    }
-    let width = x.len() / rope.rows();
-    assert_eq!(x.len(), width * rope.rows(), "x must be [rows, heads * head_dim]");
-    assert!(width.is_multiple_of(rope.head_dim()), "x must be [rows, heads * head_dim]: {width} values a row");
-    let x = SharedMut::new(x);
-    exec.for_rows(rope.rows(), width, &|rows| {
-        // SAFETY: parts are disjoint ranges of rows.
-        let x = unsafe { x.range(rows.start * width..rows.end * width) };
-        dispatch(exec.simd(), cpu::Rotate { x, width, rope, first: rows.start });
+    rotate_all(exec, rope, [x]);
+}
+
+/// The same for several, in one parallel region.
+fn rotate_all<const N: usize>(exec: &Exec, rope: &RopeRows, all: [&mut [f32]; N]) {
+    let all = all.map(|x| {
+        let width = x.len().checked_div(rope.rows()).unwrap_or(0);
+        assert_eq!(x.len(), width * rope.rows(), "x must be [rows, heads * head_dim]");
+        assert!(width.is_multiple_of(rope.head_dim()), "x must be [rows, heads * head_dim]: {width} values a row");
+        (SharedMut::new(x), width)
+    });
+    exec.for_rows(rope.rows(), all.iter().map(|(_, width)| width).sum(), &|rows| {
+        for (x, width) in all.iter().filter(|(_, width)| *width > 0) {
+            // SAFETY: parts are disjoint ranges of rows.
+            let x = unsafe { x.range(rows.start * width..rows.end * width) };
+            dispatch(exec.simd(), cpu::Rotate { x, width: *width, rope, first: rows.start });
+        }
     });
 }
