@@ -28,7 +28,7 @@ pub fn bench(criterion: &mut Criterion) {
             for layer in 0..kv.layers {
                 for slot in 0..slots {
                     let row = machine::values(kv.kv_dim());
-                    store.view_mut().write(exec.simd(), layer, slot as u32, &row, &row);
+                    store.view_mut().write(&exec, layer, &[slot as u32], &row, &row);
                 }
             }
             for (context, rows) in CASES {

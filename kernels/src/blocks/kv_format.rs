@@ -4,7 +4,7 @@ use crate::bytes::{Plain, typed, typed_mut};
 use crate::exec::Exec;
 use crate::shared::SharedMut;
 use crate::simd::int8::BLOCK;
-use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, padded, unpadded};
+use crate::simd::{Kernel, LANES, Simd, dispatch, padded, unpadded};
 use half::f16;
 use std::ops::Range;
 
@@ -44,12 +44,6 @@ impl KvDtype {
         if self == Self::F32 { 4 } else { 2 }
     }
 
-    /// Stores a row. Panics if `to` is not as long as [`row_bytes`](Self::row_bytes) says, or not aligned for its elements.
-    pub fn store(self, level: SimdLevel, row: &[f32], to: &mut [u8]) {
-        assert_eq!(to.len(), self.row_bytes(row.len()), "bytes of a row of {} dimensions", row.len());
-        dispatch(level, StoreRow { dtype: self, row, to });
-    }
-
     /// Stores the first `dims` dimensions of each of `rows`, `[places.slots, width]`, in `to`. Panics where a slot is outside
     /// of it, or not aligned.
     pub fn store_rows(self, exec: &Exec, (rows, dims): (&[f32], usize), to: &mut [u8], places: RowPlaces<'_>) {
@@ -62,7 +56,8 @@ impl KvDtype {
         });
     }
 
-    /// The values of a stored row. Panics as [`store`](Self::store) does.
+    /// The values of a stored row. Panics if `row` is not as long as [`row_bytes`](Self::row_bytes) says, or not aligned for
+    /// its elements.
     pub fn load(self, row: &[u8], out: &mut [f32]) {
         assert_eq!(row.len(), self.row_bytes(out.len()), "bytes of a row of {} dimensions", out.len());
         match self {
@@ -155,22 +150,6 @@ impl KvFormat for Q8_0 {
     }
 }
 
-/// Writes a row.
-struct StoreRow<'a> {
-    dtype: KvDtype,
-    row: &'a [f32],
-    to: &'a mut [u8],
-}
-
-impl Kernel for StoreRow<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        store_row::<S>(self.dtype, self.row, self.to);
-    }
-}
-
 /// Where rows are stored: bytes from one slot to the next, and from a slot's start to the row.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPlaces<'a> {
@@ -220,8 +199,9 @@ impl Kernel for StoreRows<'_> {
     }
 }
 
+/// Stores a row in as many bytes as it takes.
 #[inline(always)]
-fn store_row<S: Simd>(dtype: KvDtype, row: &[f32], to: &mut [u8]) {
+pub(super) fn store_row<S: Simd>(dtype: KvDtype, row: &[f32], to: &mut [u8]) {
     match dtype {
         KvDtype::F32 => typed_mut::<f32>(to).copy_from_slice(row),
         KvDtype::Bf16 => {

@@ -7,10 +7,12 @@
 //! lent, and [`KvViewMut::over_lane`] views it. Kernels see only strides; what a row's bytes mean is `kv_format`'s. Slots are
 //! checked at every access: a wrong one panics instead of reading elsewhere.
 
-use super::kv_format::{KvDtype, LINE};
+use super::kv_format::{KvDtype, LINE, store_row};
 use crate::bytes::{AlignedBytes, Plain, typed};
 use crate::error::KernelError;
-use crate::simd::{Simd, SimdLevel};
+use crate::exec::Exec;
+use crate::shared::SharedMut;
+use crate::simd::{Kernel, Simd, dispatch};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -142,21 +144,25 @@ impl<'a> KvViewMut<'a> {
 
     /// The keys and values of one layer, to read.
     pub fn layer(&self, layer: usize) -> KvLayer<'_> {
-        assert!(layer < self.shape.layers, "layer {layer} is outside of the KV's {}", self.shape.layers);
-        let base = layer * self.strides.layer;
-        KvLayer { bytes: self.bytes, base, shape: self.shape, num_slots: self.num_slots, strides: self.strides }
+        KvLayer { bytes: self.bytes, places: self.places(layer) }
     }
 
-    /// Stores one token's key and value (each `[kv_dim]`) in `layer`.
-    pub fn write(&mut self, level: SimdLevel, layer: usize, slot: u32, key: &[f32], value: &[f32]) {
-        let KvShape { dtype, head_dim, .. } = self.shape;
-        for (is_value, heads) in [(false, key), (true, value)] {
-            assert_eq!(heads.len(), self.shape.kv_dim(), "a key or value must be [kv_dim]");
-            for (head, row) in heads.chunks_exact(head_dim).enumerate() {
-                let range = self.layer(layer).range(is_value, slot, head);
-                dtype.store(level, row, &mut self.bytes[range]);
-            }
-        }
+    fn places(&self, layer: usize) -> LayerPlaces {
+        assert!(layer < self.shape.layers, "layer {layer} is outside of the KV's {}", self.shape.layers);
+        let Self { shape, num_slots, strides, .. } = *self;
+        LayerPlaces { base: layer * strides.layer, shape, num_slots, strides }
+    }
+
+    /// Stores tokens' keys and values (each `[slots, kv_dim]`) in `layer`; where a slot is given twice, the last.
+    pub fn write(&mut self, exec: &Exec, layer: usize, slots: &[u32], keys: &[f32], values: &[f32]) {
+        let KvShape { heads, head_dim, .. } = self.shape;
+        let len = slots.len() * self.shape.kv_dim();
+        assert_eq!([keys.len(), values.len()], [len; 2], "keys and values must be [slots, kv_dim]");
+        let places = self.places(layer);
+        let bytes = SharedMut::new(self.bytes);
+        exec.for_rows(heads, 2 * slots.len() * head_dim, &|heads| {
+            dispatch(exec.simd(), StoreHeads { places, bytes: &bytes, slots, keys, values, heads });
+        });
     }
 
     /// Copies all layers of slot `from` to slot `to`.
@@ -164,9 +170,58 @@ impl<'a> KvViewMut<'a> {
         for layer in 0..self.shape.layers {
             for head in 0..self.shape.heads {
                 for is_value in [false, true] {
-                    let view = self.layer(layer);
-                    let (source, target) = (view.range(is_value, from, head), view.range(is_value, to, head));
+                    let places = self.places(layer);
+                    let (source, target) = (places.range(is_value, from, head), places.range(is_value, to, head));
                     self.bytes.copy_within(source, target.start);
+                }
+            }
+        }
+    }
+}
+
+/// Where the rows of a layer lie.
+#[derive(Debug, Clone, Copy)]
+struct LayerPlaces {
+    base: usize,
+    shape: KvShape,
+    num_slots: usize,
+    strides: Strides,
+}
+
+impl LayerPlaces {
+    /// A head's key (or value) of `slot`.
+    #[inline(always)]
+    fn range(&self, is_value: bool, slot: u32, head: usize) -> Range<usize> {
+        assert!((slot as usize) < self.num_slots, "slot {slot} is outside of the KV's {} slots", self.num_slots);
+        let offset = if is_value { self.strides.value } else { 0 };
+        let start = self.base + offset + head * self.strides.head + slot as usize * self.strides.slot;
+        start..start + self.shape.row_bytes()
+    }
+}
+
+/// Writes some heads of the keys and values of a layer's slots.
+struct StoreHeads<'a> {
+    places: LayerPlaces,
+    bytes: &'a SharedMut<'a, u8>,
+    slots: &'a [u32],
+    keys: &'a [f32],
+    values: &'a [f32],
+    heads: Range<usize>,
+}
+
+impl Kernel for StoreHeads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let KvShape { dtype, head_dim, .. } = self.places.shape;
+        for head in self.heads {
+            for (index, slot) in self.slots.iter().enumerate() {
+                let start = index * self.places.shape.kv_dim() + head * head_dim;
+                for (is_value, rows) in [(false, self.keys), (true, self.values)] {
+                    // SAFETY: heads lie apart from each other, and this task alone has these heads.
+                    let to = unsafe { self.bytes.range(self.places.range(is_value, *slot, head)) };
+                    store_row::<S>(dtype, &rows[start..start + head_dim], to);
                 }
             }
         }
@@ -177,45 +232,35 @@ impl<'a> KvViewMut<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct KvLayer<'a> {
     bytes: &'a [u8],
-    base: usize,
-    shape: KvShape,
-    num_slots: usize,
-    strides: Strides,
+    places: LayerPlaces,
 }
 
 impl<'a> KvLayer<'a> {
     /// What a slot holds.
     pub fn shape(&self) -> KvShape {
-        self.shape
+        self.places.shape
     }
 
     /// The key (or value) of `slot` as f32 into `out` (`[kv_dim]`).
     pub fn read(&self, is_value: bool, slot: u32, out: &mut [f32]) {
-        assert_eq!(out.len(), self.shape.kv_dim(), "out must be [kv_dim]");
-        for (head, out) in out.chunks_exact_mut(self.shape.head_dim).enumerate() {
-            self.shape.dtype.load(&self.bytes[self.range(is_value, slot, head)], out);
+        let KvShape { head_dim, dtype, .. } = self.shape();
+        assert_eq!(out.len(), self.shape().kv_dim(), "out must be [kv_dim]");
+        for (head, out) in out.chunks_exact_mut(head_dim).enumerate() {
+            dtype.load(&self.bytes[self.places.range(is_value, slot, head)], out);
         }
     }
 
     /// A head's keys and values as they are stored.
     #[inline(always)]
     pub(crate) fn rows<E: Plain>(&self, head: usize) -> HeadRows<'a, E> {
-        let Strides { slot: stride, value, .. } = self.strides;
-        let first = self.range(false, 0, head);
+        let LayerPlaces { num_slots, strides: Strides { slot: stride, value, .. }, .. } = self.places;
+        let first = self.places.range(false, 0, head);
         let len = typed::<E>(&self.bytes[first.clone()]).len();
-        let last = self.range(true, self.num_slots as u32 - 1, head);
-        assert!(last.end <= self.bytes.len(), "KV of {} slots", self.num_slots);
+        let last = self.places.range(true, num_slots as u32 - 1, head);
+        assert!(last.end <= self.bytes.len(), "KV of {num_slots} slots");
         assert!(stride.is_multiple_of(align_of::<E>()) && value.is_multiple_of(size_of::<E>()), "aligned rows");
-        let (bytes, num_slots) = (&self.bytes[first.start..], self.num_slots);
+        let bytes = &self.bytes[first.start..];
         HeadRows { bytes, len, stride, value: value / size_of::<E>(), num_slots, element: PhantomData }
-    }
-
-    #[inline(always)]
-    fn range(&self, is_value: bool, slot: u32, head: usize) -> Range<usize> {
-        assert!((slot as usize) < self.num_slots, "slot {slot} is outside of the KV's {} slots", self.num_slots);
-        let offset = if is_value { self.strides.value } else { 0 };
-        let start = self.base + offset + head * self.strides.head + slot as usize * self.strides.slot;
-        start..start + self.shape.row_bytes()
     }
 }
 

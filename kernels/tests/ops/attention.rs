@@ -21,7 +21,7 @@ fn filled(shape: &AttentionShape, dtype: KvDtype, seed: u64) -> KvStore {
     let mut store = KvStore::new(kv, NUM_SLOTS);
     for slot in 0..NUM_SLOTS as u32 {
         let (key, value) = (values(seed + u64::from(slot) * 2, kv_dim), values(seed + u64::from(slot) * 2 + 1, kv_dim));
-        store.view_mut().write(SimdLevel::Portable, 0, slot, &key, &value);
+        store.view_mut().write(&Exec::portable_single(), 0, &[slot], &key, &value);
     }
     store
 }

@@ -5,7 +5,7 @@
 
 use crate::support::{levels_and_threads, shuffled, values};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut, RowPlaces};
-use foretoken_kernels::{KernelError, SimdLevel};
+use foretoken_kernels::{Exec, KernelError, SimdLevel};
 
 const SHAPE: KvShape = KvShape { layers: 3, heads: 2, head_dim: 10, dtype: KvDtype::F32 };
 
@@ -14,11 +14,12 @@ fn key_of(layer: usize, slot: u32) -> Vec<f32> {
 }
 
 fn fill_and_check(mut kv: KvViewMut<'_>) {
+    let exec = Exec::cpu(2).unwrap();
     let slots = kv.num_slots() as u32;
     for layer in 0..SHAPE.layers {
         for slot in 0..slots {
             let (key, value) = (key_of(layer, slot), key_of(layer + 5, slot));
-            kv.write(SimdLevel::detect(), layer, slot, &key, &value);
+            kv.write(&exec, layer, &[slot], &key, &value);
         }
     }
     kv.copy_slot(1, 0);
@@ -50,10 +51,12 @@ fn int8_rows_keep_their_values_within_half_a_step() {
     let shape = KvShape { layers: 1, heads: 1, head_dim: 45, dtype: KvDtype::Q8_0 };
     assert_eq!(shape.bytes_per_slot(), 2 * (46 + 2 * 2));
     let mut store = KvStore::new(shape, 3);
+    let exec = Exec::cpu(1).unwrap();
     for scale in [1.0, 3e-3, 700.0] {
         let key: Vec<f32> = values(1, 45).iter().map(|value| value * scale).collect();
         for level in SimdLevel::available() {
-            store.view_mut().write(level, 0, 1, &key, &[0.0; 45]);
+            let exec = exec.with_simd(level).unwrap();
+            store.view_mut().write(&exec, 0, &[1], &key, &[0.0; 45]);
             let mut row = [0.0; 45];
             store.view_mut().layer(0).read(false, 1, &mut row);
             for (want, got) in key.chunks(32).zip(row.chunks(32)) {
@@ -101,14 +104,44 @@ fn rows_stored_at_slots_are_those_stored_one_by_one() {
             let (mut own, mut want) = (vec![0u32; SLOTS * stride / 4], vec![0u32; SLOTS * stride / 4]);
             dtype.store_rows(&exec, (&rows, dims), bytes(&mut own), RowPlaces { slots: &slots, stride, offset });
             for (row, slot) in rows.chunks(width).zip(&slots) {
-                let start = *slot as usize * stride + offset;
-                dtype.store(exec.simd(), &row[..dims], &mut bytes(&mut want)[start..start + row_bytes]);
+                let places = RowPlaces { slots: &[*slot], stride, offset };
+                dtype.store_rows(&Exec::portable_single(), (row, dims), bytes(&mut want), places);
             }
             assert!(own == want, "{exec:?} {dtype:?}, {count} rows of {dims} dimensions");
             let mut read = vec![0.0; dims];
             let start = slots[0] as usize * stride + offset;
             dtype.load(&bytes(&mut own)[start..start + row_bytes], &mut read);
             assert!(read.iter().zip(&rows).all(|(read, row)| (read - row).abs() < 0.01), "{dtype:?}: {read:?}");
+        }
+    }
+}
+
+/// Few tokens and so many that threads share their heads; of two tokens in one slot the last stays.
+#[test]
+fn tokens_written_together_are_those_written_one_by_one() {
+    let single = Exec::portable_single();
+    for exec in levels_and_threads() {
+        for dtype in [KvDtype::F32, KvDtype::Bf16, KvDtype::Q8_0] {
+            let shape = KvShape { layers: 2, heads: 5, head_dim: 40, dtype };
+            for count in [1, 3, 300] {
+                let mut slots: Vec<u32> = shuffled(7, 400)[..count].iter().map(|slot| *slot as u32).collect();
+                slots[count - 1] = slots[0];
+                let (keys, values) = (values(1, count * shape.kv_dim()), values(2, count * shape.kv_dim()));
+                let (mut own, mut want) = (KvStore::new(shape, 400), KvStore::new(shape, 400));
+                own.view_mut().write(&exec, 1, &slots, &keys, &values);
+                let tokens = keys.chunks(shape.kv_dim()).zip(values.chunks(shape.kv_dim()));
+                for (slot, (key, value)) in slots.iter().zip(tokens) {
+                    want.view_mut().write(&single, 1, &[*slot], key, value);
+                }
+                let (mut own_row, mut want_row) = (vec![0.0; shape.kv_dim()], vec![0.0; shape.kv_dim()]);
+                for (layer, slot, is_value) in (0..2).flat_map(|layer| {
+                    (0..400).flat_map(move |slot| [false, true].map(|is_value| (layer, slot, is_value)))
+                }) {
+                    own.view_mut().layer(layer).read(is_value, slot, &mut own_row);
+                    want.view_mut().layer(layer).read(is_value, slot, &mut want_row);
+                    assert_eq!(own_row, want_row, "{exec:?} {dtype:?}, {count} tokens, layer {layer} slot {slot}");
+                }
+            }
         }
     }
 }

@@ -101,10 +101,8 @@ impl AttendBlock<'_> {
             W::query(&self.q[self.head(query)], q);
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
-        let attended = || self.rows.clone().map(|row| self.attended(row));
-        let first = attended().map(|attended| attended.start).min().unwrap_or(0);
-        let longest = attended().map(|attended| attended.end).max().unwrap_or(0);
-        for first in (first / TILE * TILE..longest).step_by(TILE) {
+        let longest = self.rows.clone().map(|row| self.attended(row).end).max().unwrap_or(0);
+        for first in (self.first_tile()..longest).step_by(TILE) {
             self.attend_tile::<S, W>(first, longest, &mut tile, &mut seen);
         }
         for query in 0..count {
@@ -143,6 +141,13 @@ impl AttendBlock<'_> {
         let len = self.seq.attended_len(row);
         let window = self.shape.window.unwrap_or(len);
         len.saturating_sub(window)..len
+    }
+
+    /// Where the first tile starts that any of the rows attends to.
+    #[inline(always)]
+    fn first_tile(&self) -> usize {
+        let first = self.rows.clone().map(|row| self.attended(row).start).min().unwrap_or(0);
+        first / TILE * TILE
     }
 
     /// The part of the tile at `first` that a row attends to.

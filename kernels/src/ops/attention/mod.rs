@@ -176,7 +176,7 @@ pub fn attention(
     let blocks = |seq: &AttentionSeq<'_>| seq.rows.len().div_ceil(block_rows);
     let total: usize = seqs.iter().map(blocks).sum();
     let out = SharedMut::new(out);
-    exec.pool().run(total * shape.kv_heads, &|task| {
+    exec.run_in_stretches(total * shape.kv_heads, &|task| {
         // Long chains last rows first: they attend to the most, and the tail of a region should be short tasks.
         let (mut block, kv_head) = (total - 1 - task / shape.kv_heads, task % shape.kv_heads);
         for seq in seqs {

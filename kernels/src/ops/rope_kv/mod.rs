@@ -2,7 +2,7 @@
 //!
 //! The rotation pairs dimension i with i + head_dim / 2 (Hugging Face's `rotate_half`; RoPE is Su et al., 2104.09864).
 //! Keys are rotated by position and stored rotated, never by slot: that is why a kept path of a tree needs no copy.
-//! The stores run on the calling thread, since two rows given one slot by mistake must not race.
+//! Threads share the stores by heads, so that two rows given one slot by mistake do not race.
 
 mod cpu;
 pub mod reference;
@@ -26,10 +26,7 @@ pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvVi
     assert_eq!(k.len(), count * kv_dim, "k must be [rows, kv_dim]");
     assert_eq!(v.len(), count * kv_dim, "v must be [rows, kv_dim]");
     rotate_all(exec, rope, [q, k]);
-    let rows = k.chunks_exact(kv_dim).zip(v.chunks_exact(kv_dim));
-    for (slot, (k, v)) in slots.iter().zip(rows) {
-        kv.write(exec.simd(), layer, *slot, k, v);
-    }
+    kv.write(exec, layer, slots, k, v);
 }
 
 /// The rows that [`rope_kv`] works on.

@@ -51,11 +51,16 @@ pub(super) struct Next<'a, E> {
 }
 
 impl<'a, E: Plain> Next<'a, E> {
-    /// The tile at `first` of `row`'s list; nothing behind the list's end.
+    /// The tile at `first` of `row`'s list; behind its end one of the next head, whose task is the thread's next.
     #[inline(always)]
     fn of_tile(block: &AttendBlock<'a>, row: usize, rows: HeadRows<'a, E>, first: usize) -> Self {
-        if first < block.seq.attended_len(row) {
+        let len = block.seq.attended_len(row);
+        if first < len {
             return Self { rows, slots: block.slots(row, first), asked: 0 };
+        }
+        let (tile, head) = (block.first_tile() + first - len.next_multiple_of(TILE), block.kv_head + 1);
+        if tile < len && head < block.kv.shape().heads {
+            return Self { rows: block.kv.rows(head), slots: block.slots(row, tile), asked: 0 };
         }
         Self { rows, slots: [0; TILE], asked: TILE }
     }

@@ -5,7 +5,8 @@
 //! cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level one while
 //! the next inputs pass. Where the level asks for each quad ahead, few inputs take two panels, block by block: memory serves
 //! two walks faster than one. Elsewhere the first inputs ask for the next span, each chunk for its share, so that memory is
-//! as busy all the time: on Zen 5 with 16 inputs a tenth faster than if one chunk asks for all.
+//! as busy all the time: on Zen 5 with 16 inputs a tenth faster than if one chunk asks for all, and up to a twentieth faster
+//! into the first-level cache than into the second.
 
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
@@ -238,7 +239,7 @@ impl WeightBlock<'_> {
         }
         for (block, inputs) in inputs.chunks_exact(per_block).enumerate() {
             for line in asked.by_ref().take(share) {
-                S::prefetch_far(panels[0].behind(line));
+                S::prefetch(panels[0].behind(line));
             }
             // No loop: the compiler would keep the sums in memory.
             T::add(&panels[0], block, inputs, &mut sums[0]);
