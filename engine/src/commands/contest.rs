@@ -24,6 +24,9 @@ pub struct Contender {
     completions: Vec<(Option<String>, Completion)>,
 }
 
+/// Turns in which as many prompts end as may be in flight.
+const TURNS: usize = 8;
+
 /// Prompts of one category on their way through a contender.
 pub struct Flight {
     category: Option<String>,
@@ -36,6 +39,8 @@ pub struct Flight {
     together: bool,
     /// As many are left when the turn ends.
     end: usize,
+    /// Turns so far.
+    turns: usize,
     /// Whether there has been a token.
     decodes: bool,
 }
@@ -43,6 +48,8 @@ pub struct Flight {
 /// What was timed in a turn.
 struct Turn {
     category: Option<String>,
+    /// Whether it is the first of a round, in which as many prompts end as may be in flight.
+    begins_round: bool,
     tokens: usize,
     time: Duration,
 }
@@ -53,8 +60,8 @@ pub struct Score {
     pub tokens_per_second: f64,
     /// Over the first config's tokens per second.
     pub speed: f64,
-    /// Between which `speed` lies with 95 % confidence, as far as the turns tell, whose times are paired. From three turns
-    /// on. Where an engine's memory lies is the same for all of them and not in it: two engines of one config, of a model
+    /// Between which `speed` lies with 95 % confidence, as far as rounds of turns tell, whose times are paired. From three
+    /// rounds on. Where an engine's memory lies is the same for all of them and not in it: two engines of one config, of a model
     /// that fits the caches, were seen 1 % apart.
     pub speed_interval: Option<[f64; 2]>,
     pub tokens_per_step: f64,
@@ -89,7 +96,7 @@ impl Contender {
         let most = most.min(requests.len());
         self.engine.populate(&requests, most);
         let end = requests.len();
-        Flight { category, waiting: requests.into(), flying: Vec::new(), most, together, end, decodes: false }
+        Flight { category, waiting: requests.into(), flying: Vec::new(), most, together, end, turns: 0, decodes: false }
     }
 
     /// Completes prompts that are all in flight at once.
@@ -102,13 +109,15 @@ impl Contender {
         Ok(())
     }
 
-    /// Goes on until an eighth of as many prompts of a flight have ended as may be in it, or all.
+    /// Goes on until an eighth ([`TURNS`]) of as many prompts of a flight have ended as may be in it, or all.
     pub fn turn(&mut self, flight: &mut Flight) -> anyhow::Result<()> {
-        let mut turn = Turn { category: flight.category.clone(), tokens: 0, time: Duration::ZERO };
+        let (category, begins_round) = (flight.category.clone(), flight.begins_round());
+        let mut turn = Turn { category, begins_round, tokens: 0, time: Duration::ZERO };
         // Alone, a prompt's own pass is no decoding; among others it is what they wait for.
         flight.decodes &= flight.most > 1;
         // Counted from the first turn, so that all configs' turns are as many.
-        flight.end = flight.end.saturating_sub(flight.most.div_ceil(8));
+        flight.end = flight.end.saturating_sub(flight.most.div_ceil(TURNS));
+        flight.turns += 1;
         while flight.left() > flight.end {
             while flight.flying.len() < flight.most
                 && let Some(request) = flight.waiting.pop_front()
@@ -148,13 +157,13 @@ impl Contender {
     pub fn score(&self, first: &Self, category: Option<&str>) -> Score {
         let mut stats = SequenceStats::default();
         self.of(category).for_each(|completion| stats.merge(&completion.stats));
-        let (turns, first_turns) = (self.timed(category), first.timed(category));
+        let (rounds, first_rounds) = (self.timed(category), first.timed(category));
         let pairs = self.of(category).zip(first.of(category));
         let report = stats.report(None);
         Score {
-            tokens_per_second: rate(&turns, None),
-            speed: rate(&turns, None) / rate(&first_turns, None),
-            speed_interval: speed_interval(&turns, &first_turns),
+            tokens_per_second: rate(&rounds, None),
+            speed: rate(&rounds, None) / rate(&first_rounds, None),
+            speed_interval: speed_interval(&rounds, &first_rounds),
             tokens_per_step: report.tokens_per_step,
             steps: report.steps,
             drafted: report.drafted,
@@ -173,10 +182,9 @@ impl Contender {
         self.completions.iter().filter(move |(of, _)| of_it(of)).map(|(_, completion)| completion)
     }
 
-    /// Tokens and seconds of each turn.
+    /// Tokens and seconds of each round.
     fn timed(&self, category: Option<&str>) -> Vec<(usize, f64)> {
-        let turns = self.turns.iter().filter(|turn| category.is_none() || turn.category.as_deref() == category);
-        turns.map(|turn| (turn.tokens, turn.time.as_secs_f64())).collect()
+        rounds(self.turns.iter().filter(|turn| category.is_none() || turn.category.as_deref() == category))
     }
 }
 
@@ -184,6 +192,12 @@ impl Flight {
     /// Prompts that have not ended.
     pub fn left(&self) -> usize {
         self.waiting.len() + self.flying.len()
+    }
+
+    /// Whether its next turn begins a round.
+    fn begins_round(&self) -> bool {
+        let turns = self.most.div_ceil(self.most.div_ceil(TURNS).max(1)).max(1);
+        self.turns.is_multiple_of(turns)
     }
 
     /// Whether the time of its next pass counts.
@@ -200,17 +214,30 @@ impl Flight {
     }
 }
 
-/// The speed of `own` over `first`, tokens and seconds of the same turns: its logarithm is jackknifed, by how it changes
-/// when one turn is left out, for each of them.
+/// Tokens and seconds of each round. Turns alone would not compare: prompts that begin together end in one turn of a config
+/// and spread over several of another.
+fn rounds<'a>(turns: impl Iterator<Item = &'a Turn>) -> Vec<(usize, f64)> {
+    let mut rounds: Vec<(usize, f64)> = Vec::new();
+    for turn in turns {
+        match rounds.last_mut() {
+            Some(round) if !turn.begins_round => *round = (round.0 + turn.tokens, round.1 + turn.time.as_secs_f64()),
+            _ => rounds.push((turn.tokens, turn.time.as_secs_f64())),
+        }
+    }
+    rounds
+}
+
+/// The speed of `own` over `first`, tokens and seconds of the same rounds: its logarithm is jackknifed, by how it changes
+/// when one round is left out, for each of them.
 fn speed_interval(own: &[(usize, f64)], first: &[(usize, f64)]) -> Option<[f64; 2]> {
-    let turns = own.len().min(first.len());
+    let rounds = own.len().min(first.len());
     let speed = |left_out: Option<usize>| (rate(own, left_out) / rate(first, left_out)).ln();
-    let count = turns as f64;
-    let mean = (0..turns).map(|turn| speed(Some(turn))).sum::<f64>() / count;
-    let variance = (0..turns).map(|turn| (speed(Some(turn)) - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
+    let count = rounds as f64;
+    let mean = (0..rounds).map(|round| speed(Some(round))).sum::<f64>() / count;
+    let variance = (0..rounds).map(|round| (speed(Some(round)) - mean).powi(2)).sum::<f64>() * (count - 1.0) / count;
     let reach = student_97(count - 1.0) * variance.sqrt();
     let interval = [-1.0, 1.0].map(|side: f64| (speed(None) + side * reach).exp());
-    (turns >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
+    (rounds >= 3 && interval.iter().all(|bound| bound.is_finite())).then_some(interval)
 }
 
 /// The 97.5 % quantile of Student's t by its expansion at the normal one (Abramowitz and Stegun, 26.7.5): 4.27 instead of
@@ -219,10 +246,10 @@ fn student_97(degrees: f64) -> f64 {
     [1.960, 2.372, 2.822, 2.556, 1.590].iter().rev().fold(0.0, |sum, term| sum / degrees + term)
 }
 
-/// Tokens a second over turns, without one of them.
-fn rate(turns: &[(usize, f64)], left_out: Option<usize>) -> f64 {
-    let kept = turns.iter().enumerate().filter(|(place, _)| Some(*place) != left_out);
-    let (tokens, seconds) = kept.fold((0, 0.0), |sum, (_, turn)| (sum.0 + turn.0, sum.1 + turn.1));
+/// Tokens a second over rounds, without one of them.
+fn rate(rounds: &[(usize, f64)], left_out: Option<usize>) -> f64 {
+    let kept = rounds.iter().enumerate().filter(|(place, _)| Some(*place) != left_out);
+    let (tokens, seconds) = kept.fold((0, 0.0), |sum, (_, round)| (sum.0 + round.0, sum.1 + round.1));
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
@@ -317,6 +344,7 @@ mod tests {
             most: 2,
             together,
             end: 0,
+            turns: 0,
             decodes,
         };
         assert!(flight(false, 2, true).counts() && flight(true, 2, true).counts());
@@ -325,14 +353,51 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_one_ratio_leave_no_doubt_and_others_do() {
+    fn rounds_of_one_ratio_leave_no_doubt_and_others_do() {
         let first = [(10, 10.0), (20, 25.0), (30, 28.0), (10, 11.0)];
         let twice = first.map(|(tokens, milliseconds)| (tokens, milliseconds / 2.0));
-        let [low, high] = speed_interval(&twice, &first).expect("four turns");
+        let [low, high] = speed_interval(&twice, &first).expect("four rounds");
         assert!((low - 2.0).abs() < 1e-9 && (high - 2.0).abs() < 1e-9, "{low} to {high}");
         let mixed = [(10, 5.0), (20, 10.0), (30, 19.0), (10, 4.0)];
-        let [low, high] = speed_interval(&mixed, &first).expect("four turns");
+        let [low, high] = speed_interval(&mixed, &first).expect("four rounds");
         assert!(low < 1.8 && high > 2.1, "{low} to {high}");
         assert_eq!(speed_interval(&twice[..2], &first[..2]), None);
+    }
+
+    #[test]
+    fn prompts_that_end_in_one_turn_or_in_several_make_the_same_rounds() {
+        let turns = |seconds: [u64; 8]| {
+            let turn = |(index, seconds)| Turn {
+                category: None,
+                begins_round: index % 4 == 0,
+                tokens: 10 * seconds as usize,
+                time: Duration::from_secs(seconds),
+            };
+            seconds.into_iter().enumerate().map(turn).collect::<Vec<_>>()
+        };
+        let (together, spread) = (turns([8, 0, 0, 0, 4, 0, 0, 0]), turns([2, 3, 1, 2, 1, 1, 2, 0]));
+        assert_eq!(rounds(together.iter()), [(80, 8.0), (40, 4.0)]);
+        assert_eq!(rounds(spread.iter()), rounds(together.iter()));
+    }
+
+    #[test]
+    fn as_many_prompts_end_in_a_round_as_may_be_in_flight() {
+        for (most, turns) in [(1, 1), (2, 2), (8, 8), (16, 8), (17, 6), (64, 8)] {
+            let begins = |made| {
+                let (waiting, flying) = (VecDeque::new(), Vec::new());
+                let flight = Flight {
+                    category: None,
+                    waiting,
+                    flying,
+                    most,
+                    together: false,
+                    end: 0,
+                    turns: made,
+                    decodes: true,
+                };
+                flight.begins_round()
+            };
+            assert_eq!((1..).find(|made| begins(*made)), Some(turns), "{most} in flight");
+        }
     }
 }
