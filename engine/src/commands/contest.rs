@@ -4,7 +4,7 @@
 //! token on: of one at a time it is decoding alone, of more the passes of later prompts are in it, and so is the end, when
 //! fewer share each pass: plain decoding ends in waves, and without the end a config that does not would be charged for
 //! prompts whose text does not count. Of prompts that all begin together it is the time in which none has ended. Configs
-//! take short turns, in which the same number of prompts end, so that a machine that speeds up or slows down does so for all.
+//! take short turns of the same number of tokens, so that a machine that speeds up or slows down does so for all.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub struct Contender {
     completions: Vec<(Option<String>, Completion)>,
 }
 
-/// Turns in which as many prompts end as may be in flight.
+/// Turns in which about as many prompts end as may be in flight.
 const TURNS: usize = 8;
 
 /// Prompts of one category on their way through a contender.
@@ -37,10 +37,11 @@ pub struct Flight {
     most: usize,
     /// Whether they all begin together.
     together: bool,
-    /// As many are left when the turn ends.
-    end: usize,
-    /// Turns so far.
+    /// Tokens of a turn: those of an eighth ([`TURNS`]) of as many prompts as may be in flight, if they take all they may.
+    turn_tokens: usize,
+    /// Turns and tokens so far.
     turns: usize,
+    tokens: usize,
     /// Whether there has been a token.
     decodes: bool,
 }
@@ -48,7 +49,7 @@ pub struct Flight {
 /// What was timed in a turn.
 struct Turn {
     category: Option<String>,
-    /// Whether it is the first of a round, in which as many prompts end as may be in flight.
+    /// Whether it is the first of a round, in which about as many prompts end as may be in flight.
     begins_round: bool,
     tokens: usize,
     time: Duration,
@@ -95,8 +96,10 @@ impl Contender {
         let together = requests.len() <= most;
         let most = most.min(requests.len());
         self.engine.populate(&requests, most);
-        let end = requests.len();
-        Flight { category, waiting: requests.into(), flying: Vec::new(), most, together, end, turns: 0, decodes: false }
+        let longest = requests.iter().map(|request| request.sampling.max_tokens * request.sampling.n as usize).max();
+        let turn_tokens = most.div_ceil(TURNS) * longest.unwrap_or(0);
+        let (waiting, flying) = (requests.into(), Vec::new());
+        Flight { category, waiting, flying, most, together, turn_tokens, turns: 0, tokens: 0, decodes: false }
     }
 
     /// Completes prompts that are all in flight at once.
@@ -109,19 +112,17 @@ impl Contender {
         Ok(())
     }
 
-    /// Goes on until an eighth ([`TURNS`]) of as many prompts of a flight have ended as may be in it, or all.
+    /// Goes on until there are as many tokens as turns so far have, or all prompts have ended.
     pub fn turn(&mut self, flight: &mut Flight) -> anyhow::Result<()> {
         let (category, begins_round) = (flight.category.clone(), flight.begins_round());
         let mut turn = Turn { category, begins_round, tokens: 0, time: Duration::ZERO };
-        // Alone, a prompt's own pass is no decoding; among others it is what they wait for.
-        flight.decodes &= flight.most > 1;
-        // Counted from the first turn, so that all configs' turns are as many.
-        flight.end = flight.end.saturating_sub(flight.most.div_ceil(TURNS));
         flight.turns += 1;
-        while flight.left() > flight.end {
+        while flight.left() > 0 && flight.tokens < flight.turns * flight.turn_tokens {
             while flight.flying.len() < flight.most
                 && let Some(request) = flight.waiting.pop_front()
             {
+                // Alone, a prompt's own pass is no decoding; among others it is what they wait for.
+                flight.decodes &= flight.most > 1;
                 let completions = request.sampling.n;
                 flight.flying.push((self.engine.submit(request)?, completions));
             }
@@ -140,6 +141,7 @@ impl Contender {
                 turn.tokens += tokens;
             }
             flight.decodes |= tokens > 0;
+            flight.tokens += tokens;
         }
         self.turns.push(turn);
         if flight.left() == 0 {
@@ -194,10 +196,10 @@ impl Flight {
         self.waiting.len() + self.flying.len()
     }
 
-    /// Whether its next turn begins a round.
+    /// Whether its next turn begins a round. Of prompts that begin together every turn is one.
     fn begins_round(&self) -> bool {
         let turns = self.most.div_ceil(self.most.div_ceil(TURNS).max(1)).max(1);
-        self.turns.is_multiple_of(turns)
+        self.together || self.turns.is_multiple_of(turns)
     }
 
     /// Whether the time of its next pass counts.
@@ -214,8 +216,8 @@ impl Flight {
     }
 }
 
-/// Tokens and seconds of each round. Turns alone would not compare: prompts that begin together end in one turn of a config
-/// and spread over several of another.
+/// Tokens and seconds of each round. Turns alone would not compare: a turn in which new prompts pass takes longer, and
+/// they pass together in one config and spread out in another.
 fn rounds<'a>(turns: impl Iterator<Item = &'a Turn>) -> Vec<(usize, f64)> {
     let mut rounds: Vec<(usize, f64)> = Vec::new();
     for turn in turns {
@@ -335,18 +337,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_end_of_a_queue_counts_and_that_of_prompts_which_begin_together_does_not() {
-        let flight = |together, flying, decodes| Flight {
+    fn flight(together: bool, flying: usize, decodes: bool) -> Flight {
+        Flight {
             category: None,
             waiting: VecDeque::new(),
             flying: vec![(RequestId(1), 1); flying],
             most: 2,
             together,
-            end: 0,
+            turn_tokens: 1,
             turns: 0,
+            tokens: 0,
             decodes,
-        };
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_queue_counts_and_that_of_prompts_which_begin_together_does_not() {
         assert!(flight(false, 2, true).counts() && flight(true, 2, true).counts());
         assert!(flight(false, 1, true).counts() && !flight(true, 1, true).counts());
         assert!(!flight(false, 2, false).counts() && !flight(true, 2, false).counts(), "before the first token");
@@ -365,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_end_in_one_turn_or_in_several_make_the_same_rounds() {
+    fn prompts_that_pass_in_one_turn_or_in_several_make_the_same_rounds() {
         let turns = |seconds: [u64; 8]| {
             let turn = |(index, seconds)| Turn {
                 category: None,
@@ -381,20 +387,11 @@ mod tests {
     }
 
     #[test]
-    fn as_many_prompts_end_in_a_round_as_may_be_in_flight() {
+    fn a_round_has_the_turns_of_all_that_may_be_in_flight() {
         for (most, turns) in [(1, 1), (2, 2), (8, 8), (16, 8), (17, 6), (64, 8)] {
             let begins = |made| {
-                let (waiting, flying) = (VecDeque::new(), Vec::new());
-                let flight = Flight {
-                    category: None,
-                    waiting,
-                    flying,
-                    most,
-                    together: false,
-                    end: 0,
-                    turns: made,
-                    decodes: true,
-                };
+                let mut flight = flight(false, 0, true);
+                (flight.most, flight.turns) = (most, made);
                 flight.begins_round()
             };
             assert_eq!((1..).find(|made| begins(*made)), Some(turns), "{most} in flight");
