@@ -91,8 +91,9 @@ fn cache_entry(core: &Core) -> Option<PathBuf> {
     let processor = processors.lines().find(|line| line.starts_with("model name"));
     let exec = core.target.decoder.exec();
     let (dtype, kv_dtype, threads) = (core.config.dtype, core.config.kv_dtype, exec.pool().threads());
-    let version = env!("CARGO_PKG_VERSION");
-    let what = (version, model, changed, dtype, kv_dtype, core.num_slots, threads, exec.simd(), processor, ROWS);
+    // Kernels change with the program.
+    let program = std::env::current_exe().and_then(std::fs::metadata).and_then(|data| data.modified()).ok()?;
+    let what = (program, model, changed, dtype, kv_dtype, core.num_slots, threads, exec.simd(), processor, ROWS);
     let name: String = Sha256::digest(format!("{what:?}")).iter().map(|byte| format!("{byte:02x}")).collect();
     Some(home.join("foretoken/step-costs").join(name + ".json"))
 }

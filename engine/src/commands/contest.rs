@@ -1,10 +1,11 @@
 //! The same prompts through several configs, in turns: what `demo` and `compare` measure.
 //!
-//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Time runs from the first
-//! token on: of one at a time it is decoding alone, of more the passes of later prompts are in it, and so is the end, when
-//! fewer share each pass: plain decoding ends in waves, and without the end a config that does not would be charged for
-//! prompts whose text does not count. Of prompts that all begin together it is the time in which none has ended. Configs
-//! take short turns of the same number of tokens, so that a machine that speeds up or slows down does so for all.
+//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. The first ones begin one by
+//! one, spread over the length of a text: if they began together, plain decoding would go on in waves to the last pass, and
+//! a config that does not would alone have fewer in flight at the end. Time runs from the first token on: of one at a time
+//! it is decoding alone, of more the passes of later prompts are in it. Of prompts that are all in flight at once it is the
+//! time in which none has ended. Configs take short turns of the same number of tokens, so that a machine that speeds up or
+//! slows down does so for all.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -37,8 +38,10 @@ pub struct Flight {
     most: usize,
     /// Whether they all begin together.
     together: bool,
-    /// Tokens of a turn: those of an eighth ([`TURNS`]) of as many prompts as may be in flight, if they take all they may.
-    turn_tokens: usize,
+    /// Tokens of a prompt that takes all it may, of all its completions.
+    longest: usize,
+    /// Prompts that have begun.
+    begun: usize,
     /// Turns and tokens so far.
     turns: usize,
     tokens: usize,
@@ -96,10 +99,10 @@ impl Contender {
         let together = requests.len() <= most;
         let most = most.min(requests.len());
         self.engine.populate(&requests, most);
-        let longest = requests.iter().map(|request| request.sampling.max_tokens * request.sampling.n as usize).max();
-        let turn_tokens = most.div_ceil(TURNS) * longest.unwrap_or(0);
+        let tokens = |request: &Request| request.sampling.max_tokens * request.sampling.n as usize;
+        let longest = requests.iter().map(tokens).max().unwrap_or(0);
         let (waiting, flying) = (requests.into(), Vec::new());
-        Flight { category, waiting, flying, most, together, turn_tokens, turns: 0, tokens: 0, decodes: false }
+        Flight { category, waiting, flying, most, together, longest, begun: 0, turns: 0, tokens: 0, decodes: false }
     }
 
     /// Completes prompts that are all in flight at once.
@@ -117,10 +120,11 @@ impl Contender {
         let (category, begins_round) = (flight.category.clone(), flight.begins_round());
         let mut turn = Turn { category, begins_round, tokens: 0, time: Duration::ZERO };
         flight.turns += 1;
-        while flight.left() > 0 && flight.tokens < flight.turns * flight.turn_tokens {
-            while flight.flying.len() < flight.most
+        while flight.left() > 0 && flight.tokens < flight.turns * flight.turn_tokens() {
+            while flight.has_room()
                 && let Some(request) = flight.waiting.pop_front()
             {
+                flight.begun += 1;
                 // Alone, a prompt's own pass is no decoding; among others it is what they wait for.
                 flight.decodes &= flight.most > 1;
                 let completions = request.sampling.n;
@@ -194,6 +198,20 @@ impl Flight {
     /// Prompts that have not ended.
     pub fn left(&self) -> usize {
         self.waiting.len() + self.flying.len()
+    }
+
+    /// Tokens of a turn: those of an eighth ([`TURNS`]) of as many prompts as may be in flight.
+    fn turn_tokens(&self) -> usize {
+        self.most.div_ceil(TURNS) * self.longest
+    }
+
+    /// Whether another prompt may begin.
+    fn has_room(&self) -> bool {
+        if self.together || self.begun >= self.most || self.flying.is_empty() {
+            return self.flying.len() < self.most;
+        }
+        // When those in flight have each come so much further: the tokens of 1, then of 2, ..
+        self.tokens * self.most >= self.longest * (self.begun * (self.begun + 1) / 2)
     }
 
     /// Whether its next turn begins a round. Of prompts that begin together every turn is one.
@@ -344,7 +362,8 @@ mod tests {
             flying: vec![(RequestId(1), 1); flying],
             most: 2,
             together,
-            turn_tokens: 1,
+            longest: 12,
+            begun: 0,
             turns: 0,
             tokens: 0,
             decodes,
@@ -384,6 +403,29 @@ mod tests {
         let (together, spread) = (turns([8, 0, 0, 0, 4, 0, 0, 0]), turns([2, 3, 1, 2, 1, 1, 2, 0]));
         assert_eq!(rounds(together.iter()), [(80, 8.0), (40, 4.0)]);
         assert_eq!(rounds(spread.iter()), rounds(together.iter()));
+    }
+
+    #[test]
+    fn the_first_prompts_begin_apart_unless_they_are_all() {
+        let mut queue = flight(false, 0, false);
+        queue.most = 3;
+        let mut begins = Vec::new();
+        for step in 0.. {
+            while queue.begun < 5 && queue.has_room() {
+                begins.push(step);
+                queue.flying.push((RequestId(1), 1));
+                queue.begun += 1;
+            }
+            if queue.begun == 5 {
+                break;
+            }
+            queue.tokens += queue.flying.len();
+            if step >= 11 && queue.flying.len() == 3 {
+                queue.flying.pop();
+            }
+        }
+        assert_eq!(begins, [0, 4, 8, 12, 13], "a third of 12 tokens apart, then where one has ended");
+        assert!(flight(true, 1, false).has_room() && !flight(true, 2, false).has_room());
     }
 
     #[test]
