@@ -139,3 +139,42 @@ impl fmt::Debug for Exec {
         write!(f, "Exec({:?}, {}, {} threads)", self.device, self.simd, self.threads())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_task_of_the_stretches_runs_once() {
+        for threads in [1, 2, 5, MOST_STRETCHES + 6] {
+            let exec = Exec::cpu(threads).unwrap();
+            for tasks in [0, 1, 2, 3, 7, 100] {
+                let runs: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                exec.run_in_stretches(tasks, &|task| {
+                    runs[task].fetch_add(1, Ordering::Relaxed);
+                });
+                let runs: Vec<usize> = runs.into_iter().map(AtomicUsize::into_inner).collect();
+                assert_eq!(runs, vec![1; tasks], "{threads} threads");
+            }
+        }
+    }
+
+    /// Seen in a pool whose calls follow each other, the last one first.
+    #[test]
+    fn a_stretch_is_taken_in_order() {
+        struct OneByOne;
+        impl Parallel for OneByOne {
+            fn threads(&self) -> usize {
+                3
+            }
+            fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+                (0..tasks).rev().for_each(task);
+            }
+        }
+        let order = std::sync::Mutex::new(Vec::new());
+        let exec = Exec::new(Arc::new(OneByOne)).unwrap();
+        exec.run_in_stretches(7, &|task| order.lock().unwrap().push(task));
+        // The last stretch, then what is left of the others.
+        assert_eq!(order.into_inner().unwrap(), [4, 5, 6, 0, 1, 2, 3]);
+    }
+}
