@@ -1,6 +1,6 @@
 //! The same prompts through several configs, in turns: what `demo` and `compare` measure.
 //!
-//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. The first ones begin one by
+//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Until then they begin one by
 //! one, spread over the length of a text: if they began together, plain decoding would go on in waves to the last pass, and
 //! a config that does not would alone have fewer in flight at the end. Time runs from the first token on: of one at a time
 //! it is decoding alone, of more the passes of later prompts are in it. Of prompts that are all in flight at once it is the
@@ -65,8 +65,8 @@ pub struct Score {
     /// Over the first config's tokens per second.
     pub speed: f64,
     /// Between which `speed` lies with 95 % confidence, as far as rounds of turns tell, whose times are paired. From three
-    /// rounds on. Where an engine's memory lies is the same for all of them and not in it: two engines of one config, of a model
-    /// that fits the caches, were seen 1 % apart.
+    /// rounds on. Where an engine's memory lies is the same for all of them and not in it: of a model that fits the caches,
+    /// two engines of one config were seen 1 % apart.
     pub speed_interval: Option<[f64; 2]>,
     pub tokens_per_step: f64,
     /// Passes of the target.
@@ -207,11 +207,10 @@ impl Flight {
 
     /// Whether another prompt may begin.
     fn has_room(&self) -> bool {
-        if self.together || self.begun >= self.most || self.flying.is_empty() {
-            return self.flying.len() < self.most;
-        }
         // When those in flight have each come so much further: the tokens of 1, then of 2, ..
-        self.tokens * self.most >= self.longest * (self.begun * (self.begun + 1) / 2)
+        let apart = self.tokens * self.most >= self.longest * (self.begun * (self.begun + 1) / 2);
+        let ended = self.begun - self.flying.len();
+        self.flying.len() < self.most && (self.together || ended > 0 || apart)
     }
 
     /// Whether its next turn begins a round. Of prompts that begin together every turn is one.
@@ -363,7 +362,7 @@ mod tests {
             most: 2,
             together,
             longest: 12,
-            begun: 0,
+            begun: flying,
             turns: 0,
             tokens: 0,
             decodes,
@@ -426,6 +425,11 @@ mod tests {
         }
         assert_eq!(begins, [0, 4, 8, 12, 13], "a third of 12 tokens apart, then where one has ended");
         assert!(flight(true, 1, false).has_room() && !flight(true, 2, false).has_room());
+        let mut queue = flight(false, 1, false);
+        (queue.most, queue.begun) = (3, 1);
+        assert!(!queue.has_room());
+        queue.begun = 2;
+        assert!(queue.has_room(), "one has ended early");
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn agrees_with_the_reference() {
         rope.fill(&RopeTable::new(head_dim, 10_000.0, RopeScaling::None), &positions);
         for exec in levels() {
             let mut out = x.clone();
-            rotate(&exec, &rope, &mut out);
+            rotate(&exec, &rope, [&mut out]);
             assert_close(&out, &want, F32, &format!("{exec:?} {head_dim}"));
         }
     }
@@ -142,11 +142,11 @@ fn a_long_pass_rotates_each_row_by_its_own_position() {
         let mut rope = RopeRows::new();
         rope.fill(&table, &positions);
         let mut whole = x.clone();
-        rotate(&exec, &rope, &mut whole);
+        rotate(&exec, &rope, [&mut whole]);
         for row in (0..700).step_by(23) {
             let mut alone = x[row * 64..(row + 1) * 64].to_vec();
             rope.fill(&table, &positions[row..row + 1]);
-            rotate(&exec, &rope, &mut alone);
+            rotate(&exec, &rope, [&mut alone]);
             assert_eq!(bits(&alone), bits(&whole[row * 64..(row + 1) * 64]), "{exec:?} row {row}");
         }
     }

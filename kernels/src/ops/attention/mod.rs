@@ -177,7 +177,7 @@ pub fn attention(
     let total: usize = seqs.iter().map(blocks).sum();
     let out = SharedMut::new(out);
     exec.run_in_stretches(total * shape.kv_heads, &|task| {
-        // Long chains last rows first: they attend to the most, and the tail of a region should be short tasks.
+        // Long chains last rows first: they attend to the most, and what is left for others at the end should be short tasks.
         let (mut block, kv_head) = (total - 1 - task / shape.kv_heads, task % shape.kv_heads);
         for seq in seqs {
             if let Some(after) = block.checked_sub(blocks(seq)) {

@@ -25,7 +25,7 @@ pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvVi
     assert_eq!(rope.rows(), count, "rope must hold a rotation for each row");
     assert_eq!(k.len(), count * kv_dim, "k must be [rows, kv_dim]");
     assert_eq!(v.len(), count * kv_dim, "v must be [rows, kv_dim]");
-    rotate_all(exec, rope, [q, k]);
+    rotate(exec, rope, [q, k]);
     kv.write(exec, layer, slots, k, v);
 }
 
@@ -41,13 +41,9 @@ pub struct RopeKvRows<'a> {
     pub slots: &'a [u32],
 }
 
-/// Rotates every head of `x` (`[rows, any number of heads * head_dim]`) by its row's position, in place.
-pub fn rotate(exec: &Exec, rope: &RopeRows, x: &mut [f32]) {
-    rotate_all(exec, rope, [x]);
-}
-
-/// The same for several, in one parallel region.
-fn rotate_all<const N: usize>(exec: &Exec, rope: &RopeRows, all: [&mut [f32]; N]) {
+/// Rotates every head of each of `all` (`[rows, any number of heads * head_dim]`) by its row's position, in place and in one
+/// parallel region.
+pub fn rotate<const N: usize>(exec: &Exec, rope: &RopeRows, all: [&mut [f32]; N]) {
     let all = all.map(|x| {
         let width = x.len().checked_div(rope.rows()).unwrap_or(0);
         assert_eq!(x.len(), width * rope.rows(), "x must be [rows, heads * head_dim]");
