@@ -1,8 +1,9 @@
 //! The same prompts through several configs, in turns: what `demo` and `compare` measure.
 //!
-//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Until then they begin one by
-//! one, spread over the length of a text: if they began together, plain decoding would go on in waves to the last pass, and
-//! a config that does not would alone have fewer in flight at the end. Time runs from the first token on: of one at a time
+//! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Until then they begin at
+//! irregular distances over the length of a text, since plain decoding keeps these to the last pass: if they began together,
+//! it would go on in waves, and a config that does not would alone have fewer in flight at the end; if they began evenly, it
+//! alone would have a prompt in every pass, beside which a token costs half of what it costs elsewhere. Time runs from the first token on: of one at a time
 //! it is decoding alone, of more the passes of later prompts are in it. Of prompts that are all in flight at once it is the
 //! time in which none has ended. Configs take short turns of the same number of tokens, so that a machine that speeds up or
 //! slows down does so for all.
@@ -207,10 +208,13 @@ impl Flight {
 
     /// Whether another prompt may begin.
     fn has_room(&self) -> bool {
-        // When those in flight have each come so much further: the tokens of 1, then of 2, ..
-        let apart = self.tokens * self.most >= self.longest * (self.begun * (self.begun + 1) / 2);
+        let is_due = || {
+            // When those in flight have each come so much further: the tokens of 1, then of 2, ..
+            let ways: f64 = (1..=self.begun).map(|begun| begun as f64 * distance(begun)).sum();
+            (self.tokens * self.most) as f64 >= self.longest as f64 * ways
+        };
         let ended = self.begun - self.flying.len();
-        self.flying.len() < self.most && (self.together || ended > 0 || apart)
+        self.flying.len() < self.most && (self.together || ended > 0 || is_due())
     }
 
     /// Whether its next turn begins a round. Of prompts that begin together every turn is one.
@@ -231,6 +235,13 @@ impl Flight {
         }
         self.flying.retain(|(_, left)| *left > 0);
     }
+}
+
+/// The distance to the next of the first prompts, 1 on average and like that of independent arrivals (exponential, by the
+/// multiples of the golden ratio), always the same.
+fn distance(begun: usize) -> f64 {
+    const GOLDEN: f64 = 0.618_033_988_749_895;
+    -(1.0 - (begun as f64 * GOLDEN).fract()).ln()
 }
 
 /// Tokens and seconds of each round. Turns alone would not compare: a turn in which new prompts pass takes longer, and
@@ -407,23 +418,26 @@ mod tests {
     #[test]
     fn the_first_prompts_begin_apart_unless_they_are_all() {
         let mut queue = flight(false, 0, false);
-        queue.most = 3;
+        (queue.most, queue.longest) = (64, 96);
         let mut begins = Vec::new();
         for step in 0.. {
-            while queue.begun < 5 && queue.has_room() {
+            while queue.begun < 66 && queue.has_room() {
                 begins.push(step);
                 queue.flying.push((RequestId(1), 1));
                 queue.begun += 1;
             }
-            if queue.begun == 5 {
+            if queue.begun == 66 {
                 break;
             }
             queue.tokens += queue.flying.len();
-            if step >= 11 && queue.flying.len() == 3 {
+            if step >= 119 && queue.flying.len() == 64 {
                 queue.flying.pop();
             }
         }
-        assert_eq!(begins, [0, 4, 8, 12, 13], "a third of 12 tokens apart, then where one has ended");
+        assert!((85..=107).contains(&begins[63]), "over the length of a text: {begins:?}");
+        assert_eq!(begins[64..], [120, 121], "then where one has ended");
+        let steps: HashSet<_> = begins[..64].iter().collect();
+        assert!((40..55).contains(&steps.len()), "some together, some far apart: {begins:?}");
         assert!(flight(true, 1, false).has_room() && !flight(true, 2, false).has_room());
         let mut queue = flight(false, 1, false);
         (queue.most, queue.begun) = (3, 1);

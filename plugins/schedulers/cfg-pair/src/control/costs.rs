@@ -21,6 +21,9 @@ const FIRST: u16 = 3;
 const LATEST: f32 = 0.1;
 /// A single pass more times slower than expected than this is a disturbance, and counts as this.
 const DISTURBED: f32 = 2.0;
+/// What a pass that is seldom made tells at most of its own size beside others: among drafts those are the plain steps, and
+/// one disturbed one would make all drafts seem to pay for a long time.
+const STRANGE: f32 = 1.1;
 
 /// Tokens that a draft has to catch up on from which on that is what it costs: of all its sequences, and of each of many;
 /// and the weight of the latest such draft.
@@ -103,7 +106,8 @@ impl Costs {
         let moves = 1.0 + common * (ratio - 1.0);
         let costs = self.passes.iter_mut().chain(self.drafts.iter_mut().flatten());
         costs.chain([&mut self.missed]).for_each(|cost| *cost *= moves);
-        self.passes[place] *= 1.0 + own * (ratio / moves - 1.0);
+        let beside = (ratio / moves).min(if told == Told::Seldom { STRANGE } else { DISTURBED });
+        self.passes[place] *= 1.0 + own * (beside - 1.0);
     }
 
     /// The cost of a pass of `rows` rows; 0 if none has been seen.
@@ -256,6 +260,24 @@ mod tests {
         (0..80).for_each(|_| costs.add_pass(4, 110.0, Told::Most));
         (0..80).for_each(|_| costs.add_draft(1, 4, 1, 300.0, true));
         assert!((costs.pass(4.0) - 110.0).abs() < 2.0 && (costs.draft(1, 4) - 300.0).abs() < 2.0);
+    }
+
+    #[test]
+    fn a_disturbed_pass_says_little_of_its_size() {
+        let mut costs = Costs::default();
+        [(64, 4500.0), (96, 6000.0)].into_iter().for_each(|(rows, took)| costs.set_pass(rows, took));
+        for _ in 0..20 {
+            costs.add_pass(64, 4500.0, Told::Seldom);
+            costs.add_pass(96, 6000.0, Told::Often);
+        }
+        costs.add_pass(64, 9100.0, Told::Seldom);
+        let beside = costs.pass(64.0) / costs.pass(96.0);
+        assert!((0.75..0.78).contains(&beside), "{beside}");
+        for _ in 0..20 {
+            costs.add_pass(64, 5500.0, Told::Seldom);
+            costs.add_pass(96, 6000.0, Told::Often);
+        }
+        assert!(costs.pass(64.0) / costs.pass(96.0) > 0.9, "what stays is believed");
     }
 
     #[test]
