@@ -3,7 +3,7 @@
 //! Some prompts are in flight at a time; one that ends makes room for the next, as in a service. Until then they begin
 //! at irregular distances over the length of a text, since plain decoding keeps these to the last pass: if they began
 //! together, it would go on in waves, and a config that does not would alone have fewer in flight at the end; if they
-//! began evenly, it alone would have a prompt in every pass, beside which a token costs half of what it costs
+//! began evenly, it alone would have a prompt in almost every pass, and beside a prompt a token is cheaper than
 //! elsewhere. Time runs from the first token on: of one at a time it is decoding alone, of more the passes of later
 //! prompts are in it. Of prompts that are all in flight at once it is the time in which none has ended. Configs take
 //! short turns of the same number of tokens, so that a machine that speeds up or slows down does so for all.

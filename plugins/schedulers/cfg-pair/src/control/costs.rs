@@ -106,7 +106,8 @@ impl Costs {
         let moves = 1.0 + common * (ratio - 1.0);
         let costs = self.passes.iter_mut().chain(self.drafts.iter_mut().flatten());
         costs.chain([&mut self.missed]).for_each(|cost| *cost *= moves);
-        let beside = (ratio / moves).min(if told == Told::Seldom { STRANGE } else { DISTURBED });
+        let beside = ratio / moves;
+        let beside = if told == Told::Seldom { beside.min(STRANGE) } else { beside };
         self.passes[place] *= 1.0 + own * (beside - 1.0);
     }
 
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbed_pass_says_little_of_its_size() {
+    fn a_disturbed_plain_step_among_drafts_says_little_of_its_size() {
         let mut costs = Costs::default();
         [(64, 4500.0), (96, 6000.0)].into_iter().for_each(|(rows, took)| costs.set_pass(rows, took));
         for _ in 0..20 {
