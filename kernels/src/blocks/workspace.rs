@@ -23,7 +23,7 @@ pub struct Workspace {
     pub attended: AlignedFloats,
     /// What a half-layer adds to the residual stream, `[rows, width]`.
     pub delta: AlignedFloats,
-    /// Gates of the MLP, `[rows, mlp_width]`; then its gated inner rows.
+    /// Gates of the MLP, of as many rows as go through it together, `[rows, mlp_width]`.
     pub gate: AlignedFloats,
     /// The MLP's other inner rows, `[rows, mlp_width]`.
     pub up: AlignedFloats,

@@ -133,13 +133,16 @@ fn chunked_prefill_equals_whole_prefill() {
     for exec in levels_and_threads() {
         for dtype in [WeightDtype::F32, WeightDtype::Bf16] {
             let model = Model::new(dtype);
-            let whole = Sequence::new(&model, 40).chain(&exec, &model, 0..40);
-            for chunk in [1, 3, 17] {
-                let mut sequence = Sequence::new(&model, 40);
-                let starts = (0..40).step_by(chunk);
-                let parts: Vec<f32> =
-                    starts.flat_map(|s| sequence.chain(&exec, &model, s..(s + chunk).min(40))).collect();
-                assert_eq!(bits(&parts), bits(&whole), "{exec:?} {dtype} in chunks of {chunk}");
+            // 300 rows do not go through the MLP at once.
+            for (len, chunks) in [(40, [1, 3, 17]), (300, [64, 255, 257])] {
+                let whole = Sequence::new(&model, len).chain(&exec, &model, 0..len);
+                for chunk in chunks {
+                    let mut sequence = Sequence::new(&model, len);
+                    let starts = (0..len).step_by(chunk);
+                    let parts: Vec<f32> =
+                        starts.flat_map(|s| sequence.chain(&exec, &model, s..(s + chunk).min(len))).collect();
+                    assert_eq!(bits(&parts), bits(&whole), "{exec:?} {dtype} in chunks of {chunk}");
+                }
             }
         }
     }
