@@ -109,6 +109,11 @@ impl Automaton {
         visited
     }
 
+    /// Tokens of the text.
+    pub fn text_len(&self) -> usize {
+        self.node(self.last).len as usize
+    }
+
     /// The longest suffix of the text that has occurred before; the root if there is none.
     pub fn matched(&self) -> State {
         self.shorter(State(self.last)).unwrap_or(ROOT)

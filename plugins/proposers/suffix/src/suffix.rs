@@ -1,6 +1,7 @@
 //! The proposer: the longest suffix that has occurred before, in this text or in earlier outputs, and what followed.
 //!
-//! The automaton of a sequence is made when it is first drafted for, from its committed tokens, and grows as it commits.
+//! The automaton of a sequence takes in its committed tokens when it is drafted for: where a scheduler stops drafting,
+//! tokens are only kept.
 //! Where a suffix has occurred often and a shorter one oftener, the longer is the better witness but the shorter has more
 //! to say; a few of them are tried and the draft that hopes for most is made.
 
@@ -36,15 +37,20 @@ struct Text {
 }
 
 impl Text {
-    /// Takes in what is new. Fewer tokens than before are another text.
+    /// Keeps what is new. Fewer tokens than before are another text.
     fn update(&mut self, tokens: &[Token]) {
         if tokens.len() < self.tokens.len() {
             *self = Self { prompt_len: self.prompt_len, ..Self::default() };
         }
-        for &token in &tokens[self.tokens.len()..] {
+        self.tokens.extend_from_slice(&tokens[self.tokens.len()..]);
+    }
+
+    /// The automaton of all of it.
+    fn automaton(&mut self) -> &Automaton {
+        for &token in &self.tokens[self.automaton.text_len()..] {
             self.automaton.push(token);
         }
-        self.tokens.extend_from_slice(&tokens[self.tokens.len()..]);
+        &self.automaton
     }
 }
 
@@ -94,8 +100,8 @@ impl Proposer for Suffix {
             text.prompt_len = tokens.len() - (sequence.output_index as usize).min(tokens.len());
             text.update(tokens);
             guesser.clear();
-            let own = (&text.automaton, text.automaton.matched());
-            consider(guesser, own, text.automaton.len(own.1), most, limits);
+            let own = text.automaton();
+            consider(guesser, (own, own.matched()), own.len(own.matched()), most, limits);
             for (automaton, found) in outputs.find(&mut text.place, tokens) {
                 consider(guesser, (automaton, found.state), found.len, most, limits);
             }
