@@ -16,7 +16,7 @@ use crate::ops::{
 use crate::weight::Weight;
 
 /// Rows that go through the MLP together. Its inner rows are the widest of a pass, and many of them leave the second-level
-/// cache: 2,048 rows of a layer of width 256 take 12 % less so, and those of wide layers as long either way.
+/// cache: a pass of 2,000 rows of width 256 takes a tenth less so, and one of wide layers as long either way.
 const MLP_ROWS: usize = 256;
 
 /// Sizes of a layer.
