@@ -1,9 +1,8 @@
 //! The proposer: the longest suffix that has occurred before, in this text or in earlier outputs, and what followed.
 //!
 //! The automaton of a sequence takes in its committed tokens when it is drafted for: where a scheduler stops drafting,
-//! tokens are only kept.
-//! Where a suffix has occurred often and a shorter one oftener, the longer is the better witness but the shorter has more
-//! to say; a few of them are tried and the draft that hopes for most is made.
+//! tokens are only kept. Where a suffix has occurred often and a shorter one oftener, the longer is the better witness but
+//! the shorter has more to say; a few of them are tried and the draft that hopes for most is made.
 
 use std::collections::HashMap;
 
