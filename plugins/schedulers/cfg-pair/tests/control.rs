@@ -31,6 +31,8 @@ struct Machine {
     swaps: f64,
     /// How much longer everything takes at a step: other processes come and go.
     slow: fn(u64) -> f64,
+    /// How long something else holds up the step, in its draft or in its pass.
+    stalls: fn(u64) -> [f64; 2],
     /// How much longer passes of so many rows took when the engine started.
     at_start: fn(f64) -> f64,
     /// Steps after which a sequence is followed by another.
@@ -52,6 +54,7 @@ const CHAIN: Machine = Machine {
     cold: 1.0,
     swaps: 1.0,
     slow: |_| 1.0,
+    stalls: |_| [0.0; 2],
     at_start: |_| 1.0,
     prompt: 100,
     unseen: 0.0,
@@ -194,6 +197,9 @@ fn cost(scheduler: &mut Fcfs, machine: Machine, (batch, steps, seed): (u64, u64,
         let slow = (machine.slow)(step);
         let (draft, pass) = (slow * cold * draft, slow * cold.max(swaps) * (machine.pass)(rows));
         time += pass + draft;
+        // A step that is not drafted in is not held up in its draft.
+        let [in_draft, in_pass] = (machine.stalls)(step);
+        let (draft, pass) = (draft + if drafting > 0.0 { in_draft } else { 0.0 }, pass + in_pass);
         let (draft, pass) = (nanoseconds(draft, &mut random), nanoseconds(pass, &mut random));
         scheduler.observe(&StepReport::new(&reports, rows as u32, draft, pass));
     }
@@ -286,6 +292,24 @@ fn judge(name: &str, machine: Machine, seeds: u64, steps: u64) -> Vec<String> {
         );
     }
     missed
+}
+
+/// A machine that holds up a step now and then for as long as forty take: that is nothing that drafts cost.
+#[test]
+fn cost_aware_does_not_blame_drafts_for_what_holds_up_a_step() {
+    let copies = Machine { pass: |rows| 190.0 + 22.0 * rows, draft: |_, _| 3.0, right: |_, _| 0.75, ..CHAIN };
+    let machines = [
+        (
+            "held up in passes",
+            Machine { stalls: |step| [0.0, if step % 300 == 150 { 10_000.0 } else { 0.0 }], ..copies },
+        ),
+        (
+            "held up in drafts",
+            Machine { stalls: |step| [if step % 300 == 150 { 10_000.0 } else { 0.0 }, 0.0], ..copies },
+        ),
+    ];
+    let missed: Vec<_> = machines.into_iter().flat_map(|(name, machine)| judge(name, machine, 4, 6000)).collect();
+    assert!(missed.is_empty(), "{missed:#?}");
 }
 
 /// The text changes from easy to hard and back: drafts stop, and begin again.

@@ -115,7 +115,8 @@ impl Acceptance {
         let others = others.unwrap_or(self);
         // How often the last node is drafted: a proposer may have less than it is allowed.
         let (mut drafts, mut was_seen) = (1.0, false);
-        for (place, budget) in BUDGETS.iter().enumerate().take(level(most) + 1) {
+        let last = level(most);
+        for (place, budget) in BUDGETS.iter().enumerate().take(last + 1) {
             let width = *budget as f32 - if place > 0 { BUDGETS[place - 1] as f32 } else { 0.0 };
             let told = [others.bound[place], others.tried[place]].map(|mean| (mean, counts * mean.share()));
             let own = [self.bound[place], self.tried[place]].map(|mean| (mean, mean.share()));
@@ -140,11 +141,11 @@ impl Acceptance {
             expected[place] = now;
             before = now;
         }
-        let mut most = f32::INFINITY;
-        for (place, expected) in expected.iter_mut().enumerate().rev() {
-            expected.kept = expected.kept.min(most);
+        let mut bound = f32::INFINITY;
+        for (place, expected) in expected[..=last].iter_mut().enumerate().rev() {
+            expected.kept = expected.kept.min(bound);
             if self.is_known(place) {
-                most = expected.kept;
+                bound = expected.kept;
             }
         }
         expected
@@ -199,6 +200,14 @@ mod tests {
         let kept = seen.expected(None, 64).map(|expected| expected.kept);
         // Whenever the first node was kept the second was; but a chain that keeps 1 of 2 nodes has 0.62 a node, 1.6 in all.
         assert!(kept[level(2)] > 0.85 && kept[level(32)] < 2.0, "{kept:?}");
+    }
+
+    #[test]
+    fn a_text_near_its_end_is_still_worth_smaller_budgets() {
+        let mut seen = Acceptance::default();
+        (0..40).for_each(|_| seen.add(16, 16, 6));
+        let kept = seen.expected(None, 12).map(|expected| expected.kept);
+        assert!(kept[level(12)] == 6.0 && kept[level(4)] == 4.0, "{kept:?}");
     }
 
     #[test]

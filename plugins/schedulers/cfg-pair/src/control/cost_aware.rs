@@ -18,7 +18,7 @@
 //! end where too much is, so that however wrong expectations are, about that percent is lost. What plain steps take is seen
 //! and not expected: the first steps are plain, and some among many drafts.
 
-use foretoken_plugin_api::{QueueSequence, StepReport};
+use foretoken_plugin_api::{QueueSequence, SequenceReport, StepReport};
 
 use super::acceptance::{Acceptance, BUDGETS, Expected, level};
 use super::costs::{Costs, Told, catches_up};
@@ -115,6 +115,14 @@ struct State {
     reach: u32,
     /// Tokens there were when it last drafted, and those written since.
     caught_up: u32,
+    missed: u32,
+}
+
+/// The drafts of a step: how many sequences', with which budget at most, and behind how many tokens to catch up on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Drafts {
+    batch: usize,
+    budget: u32,
     missed: u32,
 }
 
@@ -384,8 +392,8 @@ impl CostAware {
         self.drafting_steps = count(self.drafting_steps, drafts);
     }
 
-    /// Enters what a step took beyond plain ones that give as many tokens.
-    fn keep_account(&mut self, report: &StepReport<'_>, only_decodes: bool) {
+    /// Enters what a step took beyond plain ones that give as many tokens, but not what held it up.
+    fn keep_account(&mut self, report: &StepReport<'_>, only_decodes: bool, drafts: Drafts) {
         let decoding = report.sequences().iter().filter(|report| report.rows == report.drafted + 1);
         let [rows, drafted, kept] = decoding.fold([0, 0, 0], |[rows, drafted, kept], report| {
             [rows + 1, drafted + report.drafted, kept + report.accepted]
@@ -396,11 +404,12 @@ impl CostAware {
         let plain = self.costs.pass(rows as f32);
         let more = match () {
             () if drafted == 0 && !self.is_cold => 0.0,
-            () if only_decodes => report.forward_ns as f32 - plain,
+            () if only_decodes => self.costs.of_pass((rows + drafted) as f32, report.forward_ns as f32) - plain,
             // Beside prompts what drafts take of the pass is not seen.
             () => self.costs.pass((rows + drafted) as f32) - plain,
         };
-        let saved = kept as f32 / rows as f32 * plain - more - report.draft_ns as f32;
+        let draft = self.costs.of_draft(drafts.batch, drafts.budget, drafts.missed, report.draft_ns as f32);
+        let saved = kept as f32 / rows as f32 * plain - more - draft;
         self.account = (self.account + saved + PAID * plain).clamp(-self.owed - HELD * plain, HELD * plain);
     }
 
@@ -409,7 +418,8 @@ impl CostAware {
         let reports = report.sequences();
         let only_decodes = reports.iter().all(|report| report.rows == report.drafted + 1);
         let took = report.forward_ns as f32;
-        self.keep_account(report, only_decodes);
+        let drafts = self.learn_acceptance(reports);
+        self.keep_account(report, only_decodes, drafts);
         if reports.is_empty() && report.rows > 0 {
             self.costs.set_pass(report.rows, took);
         } else if only_decodes && report.rows > 0 {
@@ -420,12 +430,20 @@ impl CostAware {
             };
             self.costs.add_pass(report.rows, took, told);
         }
+        if drafts.batch > 0 {
+            self.lessons = self.lessons.wrapping_add(1);
+            self.costs.add_draft(drafts.batch, drafts.budget, drafts.missed, report.draft_ns as f32, self.is_cold);
+        }
+    }
+
+    /// Learns what was kept of a step's drafts, and returns what they were.
+    fn learn_acceptance(&mut self, reports: &[SequenceReport]) -> Drafts {
+        let mut drafts = Drafts::default();
         // What has no drafts teaches nothing more.
         if self.drafting_steps == 0.0 {
-            return;
+            return drafts;
         }
         let (parts, common_parts) = (reports.len().div_ceil(LESSONS), reports.len().div_ceil(COMMON_LESSONS));
-        let (mut largest, mut drafting, mut missed) = (0, 0, 0);
         for (place, report) in reports.iter().enumerate() {
             let Some(state) = self.sequences.of(report.id) else { continue };
             let budget = std::mem::take(&mut state.budget);
@@ -437,15 +455,12 @@ impl CostAware {
                 if (place + self.turn).is_multiple_of(common_parts) {
                     self.all.add(budget, report.drafted, report.accepted);
                 }
-                largest = largest.max(budget);
-                drafting += 1;
-                missed += state.missed;
+                drafts.budget = drafts.budget.max(budget);
+                drafts.batch += 1;
+                drafts.missed += state.missed;
             }
         }
-        if drafting > 0 {
-            self.lessons = self.lessons.wrapping_add(1);
-            self.costs.add_draft(drafting, largest, missed, report.draft_ns as f32, self.is_cold);
-        }
+        drafts
     }
 }
 

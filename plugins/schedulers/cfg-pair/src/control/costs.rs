@@ -19,8 +19,9 @@ const SELDOM: f32 = 0.3;
 const FIRST: u16 = 3;
 /// Weight of the latest draft in its budget's cost.
 const LATEST: f32 = 0.1;
-/// A single pass more times slower than expected than this is a disturbance, and counts as this.
+/// A single pass more times slower than expected than this is a disturbance, and counts as this; so does a draft.
 const DISTURBED: f32 = 2.0;
+const DISTURBED_DRAFT: f32 = 4.0;
 /// What a pass that is seldom made tells at most of its own size beside others: among drafts those are the plain steps, and
 /// one disturbed one would make all drafts seem to pay for a long time.
 const STRANGE: f32 = 1.1;
@@ -144,7 +145,21 @@ impl Costs {
         let most = if is_cold { known } else { f32::INFINITY };
         let took = (took - self.catch_up(missed as f32)).max(1.0).min(most);
         let cost = &mut self.drafts[bucket(batch)][level(budget)];
-        *cost = if *cost == 0.0 { took } else { *cost + LATEST * (took.min(4.0 * *cost) - *cost) };
+        *cost = if *cost == 0.0 { took } else { *cost + LATEST * (took.min(DISTURBED_DRAFT * *cost) - *cost) };
+    }
+
+    /// What of `took` nanoseconds is due to a pass of so many rows, and not to what held it up.
+    pub fn of_pass(&self, rows: f32, took: f32) -> f32 {
+        took.min(DISTURBED * self.pass(rows))
+    }
+
+    /// What of `took` nanoseconds is due to drafting for `batch` sequences with this budget, `missed` tokens to catch up on.
+    pub fn of_draft(&self, batch: usize, budget: u32, missed: u32, took: f32) -> f32 {
+        let known = self.draft(batch, budget);
+        if known == 0.0 || (catches_up(batch, missed) && self.missed == 0.0) {
+            return took;
+        }
+        took.min(DISTURBED_DRAFT * (known + self.catch_up(missed as f32)))
     }
 
     /// The cost of catching up on `missed` tokens.
