@@ -13,10 +13,10 @@
 //! rows are free. A try of which all was kept is followed by one twice as large.
 //!
 //! All of this is expectation, and a machine can be other than it seems. So there is an account of what came of drafting:
-//! what its steps took, catching up on prompts and caches full of the draft's data included, against what plain steps would
-//! have taken for the tokens that they gave. It is paid a percent of the time. Drafts begin only where nothing is owed and
-//! end where too much is, so that however wrong expectations are, about that percent is lost. What plain steps take is seen
-//! and not expected: the first steps are plain, and some among many drafts.
+//! what its steps took, catching up on prompts and caches full of the draft's data included, but not what else held one up,
+//! against what plain steps would have taken for the tokens that they gave. It is paid a percent of the time. Drafts begin
+//! only where nothing is owed and end where too much is, so that however wrong expectations are, about that percent is lost.
+//! What plain steps take is seen and not expected: the first steps are plain, and some among many drafts.
 
 use foretoken_plugin_api::{QueueSequence, SequenceReport, StepReport};
 

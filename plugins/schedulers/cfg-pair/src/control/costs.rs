@@ -153,7 +153,8 @@ impl Costs {
         took.min(DISTURBED * self.pass(rows))
     }
 
-    /// What of `took` nanoseconds is due to drafting for `batch` sequences with this budget, `missed` tokens to catch up on.
+    /// What of `took` nanoseconds is due to drafting for `batch` sequences with this budget, `missed` tokens to catch up on:
+    /// all of it, as long as what that takes is not known.
     pub fn of_draft(&self, batch: usize, budget: u32, missed: u32, took: f32) -> f32 {
         let known = self.draft(batch, budget);
         if known == 0.0 || (catches_up(batch, missed) && self.missed == 0.0) {
