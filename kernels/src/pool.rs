@@ -11,7 +11,7 @@ use core_affinity::CoreId;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -79,6 +79,8 @@ struct Shared {
     /// Counts regions, so that a worker enters each at most once.
     generation: AtomicUsize,
     sleepers: AtomicUsize,
+    /// The core on which the last caller woke sleepers.
+    waking_core: AtomicI32,
     caller_sleeps: AtomicBool,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -179,6 +181,7 @@ impl Shared {
         self.open.store(true, Ordering::SeqCst);
         self.generation.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.waking_core.store(current_core(), Ordering::Relaxed);
             drop(self.lock_sleep());
             self.wake.notify_all();
         }
@@ -245,6 +248,8 @@ impl Shared {
                 guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            drop(guard);
+            leave_core(self.waking_core.load(Ordering::Relaxed));
         }
         self.generation.load(Ordering::SeqCst)
     }
@@ -268,6 +273,40 @@ fn spin_until(ready: impl Fn() -> bool) -> bool {
             std::thread::yield_now();
         }
     }
+}
+
+/// The core that runs this thread; negative where the system does not say.
+fn current_core() -> i32 {
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes nothing and touches no memory of the process.
+    return unsafe { libc::sched_getcpu() };
+    #[cfg(not(target_os = "linux"))]
+    -1
+}
+
+/// Takes this thread off `core`, if it runs there and may run elsewhere. Where another core is busy for a moment, Linux wakes
+/// a worker on its caller's, and both share it until the load is next balanced: for the first 40 ms on two cores, in one
+/// of two processes.
+fn leave_core(core: i32) {
+    #[cfg(target_os = "linux")]
+    if core >= 0 && current_core() == core {
+        // SAFETY: a set of cores is plain bits, which the system reads and writes in its size; `core` is one of the
+        // system's, and CPU_CLR checks it.
+        unsafe {
+            let size = size_of::<libc::cpu_set_t>();
+            let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+            if libc::sched_getaffinity(0, size, &mut allowed) != 0 || libc::CPU_COUNT(&allowed) < 2 {
+                return;
+            }
+            let mut others = allowed;
+            libc::CPU_CLR(core as usize, &mut others);
+            // It goes at once; then it is free again. What is refused changes nothing.
+            libc::sched_setaffinity(0, size, &others);
+            libc::sched_setaffinity(0, size, &allowed);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = core;
 }
 
 /// Physical cores that this process may use: hardware threads of one core share its vector units, so "auto" counts
@@ -300,7 +339,40 @@ fn count_cores(cpuinfo: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::count_cores;
+    use super::*;
+
+    /// The cores that this thread may run on.
+    #[cfg(target_os = "linux")]
+    fn allowed() -> Vec<usize> {
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+    }
+
+    /// The system may move a thread back at any time, but not each time.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_thread_leaves_a_core_and_stays_free() {
+        let before = allowed();
+        let leaves = || {
+            let core = current_core();
+            leave_core(core);
+            current_core() != core
+        };
+        let left = (0..100).filter(|_| leaves()).count();
+        assert!(before.len() < 2 || left > 50, "it left {left} of 100 times");
+        assert_eq!(allowed(), before);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_bound_thread_stays() {
+        let bound = std::thread::spawn(|| {
+            let core = core_affinity::get_core_ids().unwrap_or_default()[0];
+            assert!(core_affinity::set_for_current(core));
+            leave_core(current_core());
+            (current_core() as usize == core.id, allowed() == [core.id])
+        });
+        assert_eq!(bound.join().unwrap(), (true, true));
+    }
 
     #[test]
     fn hardware_threads_of_one_core_count_once() {
