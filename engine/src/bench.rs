@@ -105,9 +105,7 @@ pub fn bench(decoder: Decoder, options: Options, mut progress: impl FnMut(usize,
             before = after;
             Cell { seconds, ceilings }
         };
-        // Memory that nobody read for a second is slower at first: a pass of 1.1 B weights took 15 ms longer on a machine of the
-        // cloud. Passes of a text follow each other.
-        bed.verify(&decoder, 1);
+        bed.warm(&decoder);
         let verify = VERIFY_ROWS.map(|rows| (rows, cell(&mut || bed.verify(&decoder, rows)))).into();
         samples.push(Round { verify, prefill: cell(&mut || bed.prefill(&decoder)) });
     }
@@ -171,6 +169,12 @@ impl Bed {
         let logits = &mut self.logits[..rows * decoder.architecture().vocab_size];
         let out = ForwardOut { logits, hidden: &mut () };
         self.rows.forward(decoder, &[chain], &mut self.kv.view_mut(), out);
+    }
+
+    /// A pass that nobody times, for those behind it: memory that was not read for a second, as during a prompt, may be slow at
+    /// first (a virtual machine took 15 ms longer for 1.1 B weights), and the passes of a text follow each other.
+    fn warm(&mut self, decoder: &Decoder) {
+        self.verify(decoder, 1);
     }
 
     /// A prompt from nothing, with the logits of its last token.
@@ -290,6 +294,7 @@ fn report(samples: &[Round], decoder: &Decoder, options: Options) -> Report {
 fn op_shares(decoder: Decoder, bed: &mut Bed) -> BTreeMap<usize, BTreeMap<&'static str, f64>> {
     let profile = Arc::new(Profile::default());
     let decoder = decoder.with_profile(Arc::clone(&profile));
+    bed.warm(&decoder);
     let shares = PROFILED_ROWS.map(|rows| {
         profile.take();
         let start = Instant::now();
