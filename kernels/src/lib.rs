@@ -10,7 +10,8 @@
 //! with `==`.
 //!
 //! Portable, AVX2 and AVX-512 even agree with each other bit for bit, because all of them use the same lanes and a
-//! fused multiply-add. Only the AVX-512 BF16 and AMX instructions round differently, and only in linears with bf16 weights.
+//! fused multiply-add. Only the AVX-512 BF16 and AMX instructions round differently: in linears with bf16 weights, and in
+//! attention to bf16 keys and values.
 
 #![deny(missing_docs)]
 #![allow(clippy::needless_range_loop, reason = "tiles of registers are indexed together, by rows and columns")]

@@ -15,29 +15,38 @@ const CASES: [(usize, usize); 6] = [(128, 1), (1000, 1), (4096, 1), (8192, 1), (
 /// Queries per key from which multiplying is what counts.
 const MANY: usize = 8;
 
+/// Slots in random order, the same every time (Fisher and Yates, with the numbers of a linear congruence).
+fn shuffled(slots: &[u32]) -> Vec<u32> {
+    let (mut order, mut random) = (slots.to_vec(), 1u64);
+    for last in (1..order.len()).rev() {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        order.swap(last, (random >> 33) as usize % (last + 1));
+    }
+    order
+}
+
 pub fn bench(criterion: &mut Criterion) {
     let exec = machine::exec();
     let mut group = criterion.benchmark_group("attention");
     for (heads, kv_heads) in LAYOUTS {
         let shape = AttentionShape::new(heads, kv_heads, 64).expect("a served layout");
         for (dtype_name, dtype) in [("f32", KvDtype::F32), ("bf16", KvDtype::Bf16), ("q8_0", KvDtype::Q8_0)] {
-            // Layers take turns, so that keys and values come from memory.
+            // Layers take turns, so that keys and values come from memory, even of half of the slots.
             let slots = 8200;
-            let kv = KvShape { layers: 8, heads: kv_heads, head_dim: 64, dtype };
+            let one = KvShape { layers: 1, heads: kv_heads, head_dim: 64, dtype };
+            let kv = KvShape { layers: 4 * machine::ROTATION / (slots * one.bytes_per_slot()), ..one };
             let mut store = KvStore::new(kv, slots);
+            let all: Vec<u32> = (0..slots as u32).collect();
+            let rows = machine::values(slots * kv.kv_dim());
             for layer in 0..kv.layers {
-                for slot in 0..slots {
-                    let row = machine::values(kv.kv_dim());
-                    store.view_mut().write(&exec, layer, &[slot as u32], &row, &row);
-                }
+                store.view_mut().write(&exec, layer, &all, &rows, &rows);
             }
             for (context, rows) in CASES {
                 for scattered in [false, true] {
                     if scattered && context != 4096 {
                         continue;
                     }
-                    let order: Vec<u32> =
-                        (0..slots).map(|i| if scattered { i * 4099 % slots } else { i } as u32).collect();
+                    let order = if scattered { shuffled(&all) } else { all.clone() };
                     let (before, new_slots) = order[..context + rows].split_at(context);
                     let seqs = [AttentionSeq { context: before, rows: 0..rows, new_slots, tree: None }];
                     let q = machine::values(rows * shape.q_dim());

@@ -21,7 +21,7 @@ const SHARES: usize = 16;
 pub enum KvDtype {
     /// 4 bytes.
     F32,
-    /// 2 bytes, rounded to nearest even when written. Where the processor multiplies bf16 in pairs (`avx512bf16`),
+    /// 2 bytes, rounded to nearest even when written. Where the processor multiplies bf16 by bf16 (`avx512bf16`, `amx`),
     /// attention rounds queries and weights likewise.
     Bf16,
     /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each.

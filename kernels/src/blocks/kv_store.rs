@@ -292,22 +292,24 @@ impl<E: Plain> HeadRows<'_, E> {
         self.value
     }
 
-    /// Where the key of `slot` starts. Panics if there is no such slot.
+    /// Where the keys of `slots` start. Panics if there is no such slot.
     #[inline(always)]
-    pub fn key(&self, slot: u32) -> *const E {
-        assert!((slot as usize) < self.num_slots, "slot {slot} is outside of the KV's {} slots", self.num_slots);
-        self.address(slot).cast()
+    pub fn keys<const N: usize>(&self, slots: &[u32; N]) -> [*const E; N] {
+        let last = slots.iter().copied().fold(0, u32::max) as usize;
+        assert!(last < self.num_slots, "slot {last} is outside of the KV's {} slots", self.num_slots);
+        slots.map(|slot| self.address(slot).cast())
     }
 
-    /// Asks for the key and the value of `slot`, into the second-level cache.
+    /// Asks for the key and the value of `slot`, into the second-level cache or, if `NEAR`, the first.
     #[inline(always)]
-    pub fn prefetch<S: Simd>(&self, slot: u32) {
+    pub fn prefetch<S: Simd, const NEAR: bool>(&self, slot: u32) {
+        let ask = if NEAR { S::prefetch } else { S::prefetch_far };
         let (key, bytes) = (self.address(slot), self.len * size_of::<E>());
         for row in [key, key.wrapping_add(self.value * size_of::<E>())] {
-            S::prefetch_far(row);
-            S::prefetch_far(row.wrapping_add(bytes - 1));
+            ask(row);
+            ask(row.wrapping_add(bytes - 1));
             if bytes > 2 * LINE {
-                (LINE..bytes - 1).step_by(LINE).for_each(|at| S::prefetch_far(row.wrapping_add(at)));
+                (LINE..bytes - 1).step_by(LINE).for_each(|at| ask(row.wrapping_add(at)));
             }
         }
     }

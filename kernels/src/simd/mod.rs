@@ -5,8 +5,8 @@
 //! compiled with them. (What must be inlined is not put into closures: where the compiler leaves one out of line, the
 //! intrinsics in it become calls.) The lanes and the order of the horizontal sum are the same at every level, and the portable
 //! code uses a fused multiply-add too, so levels agree bit for bit (except `Avx512Bf16` in `dot_half` and `round_bf16`).
-//! `Amx` has the lanes of `Avx512`; what it has besides, the linear uses by itself. The alternative, per-level accumulator widths, would be no faster where memory is the limit, and would make every
-//! level its own oracle.
+//! `Amx` has the lanes of `Avx512`; what it has besides, linear and attention use by themselves. The alternative, per-level
+//! accumulator widths, would be no faster where memory is the limit, and would make every level its own oracle.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;

@@ -1,24 +1,29 @@
 //! A block of rows of one sequence under one KV head, tile by tile with an online softmax.
 //!
 //! A `tile` of keys and values is gathered once for all rows that share it, then every query (a row's head) takes it in
-//! (`queries`); what is multiplied is `words`. The order within a query is fixed: a score is one sum over ascending
-//! dimensions, a tile's weights are summed in lanes, values are added by ascending index. None of it looks at the other rows
-//! of the block.
+//! (`queries`); what is multiplied is `words`, by vectors or by matrix instructions (`tiles`). The order within a query is
+//! fixed: a score is one sum over ascending dimensions, a tile's weights are summed in lanes, values are added by ascending
+//! index. None of it looks at the other rows of the block.
 
 mod queries;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod words;
 
 use super::{AttentionSeq, AttentionShape, MAX_BLOCK_ROWS, MAX_GROUP, MAX_HEAD_DIM};
 use crate::blocks::kv_format::{Bf16, F32, Q8_0};
 use crate::blocks::{KvDtype, KvLayer};
 use crate::shared::SharedMut;
-use crate::simd::{Kernel, LANES, Line, Simd};
-use queries::Queries;
+use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
+use queries::{Multiply, Parts, Queries, Vectors};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tile::{TILE, Tile};
 use words::{Pairs, Singles, Words};
+
+/// Queries behind a block's last that are read at most.
+const MOST_PADDING: usize = 15;
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
@@ -79,31 +84,47 @@ impl Kernel for AttendBlock<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         match self.kv.shape().dtype {
-            KvDtype::F32 => self.attend::<S, Singles<F32>>(),
-            KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs>(),
-            KvDtype::Bf16 => self.attend::<S, Singles<Bf16>>(),
-            KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>>(),
+            KvDtype::F32 => self.attend::<S, Singles<F32>, _>(Vectors),
+            KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs, _>(Vectors),
+            KvDtype::Bf16 => self.attend::<S, Singles<Bf16>, _>(Vectors),
+            KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>, _>(Vectors),
         }
     }
 }
 
 impl AttendBlock<'_> {
+    /// Computes the block at `level`.
+    pub fn run(self, level: SimdLevel) {
+        #[cfg(target_arch = "x86_64")]
+        if level == SimdLevel::Amx && self.kv.shape().dtype == KvDtype::Bf16 {
+            // SAFETY: an `Exec` never holds a level above `SimdLevel::detect`.
+            return unsafe { tiles::attend(self) };
+        }
+        dispatch(level, self);
+    }
+
+    /// How many queries the block has.
     #[inline(always)]
-    fn attend<S: Simd, W: Words<S>>(self) {
+    fn queries(&self) -> usize {
+        self.rows.len() * self.shape.group()
+    }
+
+    #[inline(always)]
+    fn attend<S: Simd, W: Words<S>, M: Multiply<S, W>>(self, mut by: M) {
         let lines = W::lines(self.shape.head_dim);
-        let count = self.rows.len() * self.shape.group();
-        let mut tile = Tile::new::<S, W>(self.shape.head_dim, count);
-        let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
+        let count = self.queries();
+        let mut tile = Tile::new::<S, W, M>(self.shape.head_dim, count);
+        let mut q = Scratch::<{ (MAX_GROUP + MOST_PADDING) * MOST_LINES }>::new((count + M::PADDING) * lines);
         let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
         let q = q.zeroed();
-        for (query, q) in q.chunks_exact_mut(lines).enumerate() {
+        for (query, q) in q.chunks_exact_mut(lines).enumerate().take(count) {
             W::query(&self.q[self.head(query)], q);
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
         let longest = self.rows.clone().map(|row| self.attended(row).end).max().unwrap_or(0);
         for first in (self.first_tile()..longest).step_by(TILE) {
-            self.attend_tile::<S, W>(first, longest, &mut tile, &mut seen);
+            self.attend_tile::<S, W>(first, longest, &mut by, &mut tile, &mut seen);
         }
         for query in 0..count {
             // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
@@ -159,19 +180,30 @@ impl AttendBlock<'_> {
 
     /// All rows with the tile at `first`; `longest` is where the block's last list ends.
     #[inline(always)]
-    fn attend_tile<S: Simd, W: Words<S>>(&self, first: usize, longest: usize, tile: &mut Tile, seen: &mut Queries<'_>) {
+    fn attend_tile<S: Simd, W: Words<S>>(
+        &self,
+        first: usize,
+        longest: usize,
+        by: &mut impl Multiply<S, W>,
+        tile: &mut Tile,
+        seen: &mut Queries<'_>,
+    ) {
         let start = self.rows.start;
-        let parts: [Range<usize>; MAX_BLOCK_ROWS] = std::array::from_fn(|row| match start + row {
-            row if row < self.rows.end => self.part(row, first),
-            _ => 0..0,
-        });
+        let is_full = self.shape.window.is_none() && first + TILE <= self.seq.context.len();
+        let parts: Parts = match is_full {
+            true => [const { 0..TILE }; MAX_BLOCK_ROWS],
+            false => std::array::from_fn(|row| match start + row {
+                row if row < self.rows.end => self.part(row, first),
+                _ => 0..0,
+            }),
+        };
         // Where lists differ, every row has a tile of its own.
         let Some(sharer) = self.sharer(first) else {
             for row in self.rows.clone() {
                 let tokens = &parts[row - start];
                 if !tokens.is_empty() {
                     let mut tile = tile.gather::<S, W>(self, row, first..first + tokens.end);
-                    seen.attend::<S, W>(row - start..row - start + 1, &parts, &mut tile);
+                    seen.attend::<S, W>(by, row - start..row - start + 1, &parts, &mut tile);
                 }
             }
             return;
@@ -181,7 +213,7 @@ impl AttendBlock<'_> {
         let mut row = 0;
         while row < self.rows.len() {
             let end = (row..self.rows.len()).find(|row| parts[*row].is_empty()).unwrap_or(self.rows.len());
-            seen.attend::<S, W>(row..end, &parts, &mut tile);
+            seen.attend::<S, W>(by, row..end, &parts, &mut tile);
             row = end + 1;
         }
     }

@@ -3,8 +3,8 @@
 //! A row attends to an ordered list: the context's slots by position, then the new rows on its own path, itself last.
 //! A chain is the tree whose paths are all the rows so far. The softmax is online in f32, in tiles of 32 *by index in
 //! that list*, and masked lanes add exact zero; so a row's result depends on its list alone, not on whether the list
-//! came from a cache, a chunk or a tree. A sliding window masks the head of the list. Rows of one task share the widened keys and values of the tiles they have in
-//! common, which keeps long prefills from reading the cache once per row.
+//! came from a cache, a chunk or a tree. A sliding window masks the head of the list. Rows of one task share the widened
+//! keys and values of the tiles they have in common, which keeps long prefills from reading the cache once per row.
 
 mod cpu;
 pub mod reference;
@@ -14,7 +14,6 @@ use crate::error::KernelError;
 use crate::exec::Exec;
 use crate::profile::Op;
 use crate::shared::SharedMut;
-use crate::simd::dispatch;
 use std::ops::Range;
 
 /// Greatest head_dim, and most query heads per KV head, that fit the kernel's scratch.
@@ -185,7 +184,7 @@ pub fn attention(
                 continue;
             }
             let rows = block * block_rows..seq.rows.len().min((block + 1) * block_rows);
-            return dispatch(exec.simd(), cpu::AttendBlock { shape, q, kv, seq, rows, kv_head, out: &out });
+            return cpu::AttendBlock { shape, q, kv, seq, rows, kv_head, out: &out }.run(exec.simd());
         }
     });
 }
@@ -193,6 +192,6 @@ pub fn attention(
 /// Rows of a task: many enough to share tiles, few enough that every thread has some tasks.
 fn block_rows(exec: &Exec, shape: &AttentionShape, seqs: &[AttentionSeq<'_>]) -> usize {
     let rows: usize = seqs.iter().map(|seq| seq.rows.len()).sum();
-    let fair = (rows * shape.kv_heads).div_ceil(exec.threads() * 4);
+    let fair = (rows * shape.kv_heads).div_ceil(exec.threads() * 2);
     fair.min(MAX_GROUP / shape.group()).clamp(1, MAX_BLOCK_ROWS)
 }

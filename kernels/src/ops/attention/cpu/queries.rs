@@ -10,18 +10,72 @@ use std::ops::Range;
 /// Queries whose sums fit the registers in all parts at once.
 const FEW: usize = 2;
 
+/// What multiplies queries by keys, and weights by values.
+pub(super) trait Multiply<S: Simd, W: Words<S>> {
+    /// Most queries of a block that read values as they are stored, and not as words.
+    const MOST_STORED: usize;
+    /// Queries behind the block's last that may be read.
+    const PADDING: usize;
+    /// Whether tiles are asked for again shortly before their use.
+    const ASKS_TWICE: bool;
+    /// Takes in a tile for queries `which`, each of which attends to its row's part of it.
+    fn attend(
+        &mut self,
+        queries: &mut Queries<'_>,
+        which: Range<usize>,
+        parts: &Parts,
+        tile: &mut Gathered<'_, W::Element>,
+    );
+}
+
+/// The parts of a tile that a block's rows attend to.
+pub(super) type Parts = [Range<usize>; MAX_BLOCK_ROWS];
+
+/// Vectors of the level.
+pub(super) struct Vectors;
+
+impl<S: Simd, W: Words<S>> Multiply<S, W> for Vectors {
+    const MOST_STORED: usize = W::FEW;
+    const PADDING: usize = 0;
+    const ASKS_TWICE: bool = false;
+
+    #[inline(always)]
+    fn attend(
+        &mut self,
+        queries: &mut Queries<'_>,
+        which: Range<usize>,
+        parts: &Parts,
+        tile: &mut Gathered<'_, W::Element>,
+    ) {
+        let Range { start: mut at, end } = which;
+        while at < end {
+            let left = end - at;
+            at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
+                1 => queries.several::<S, W, 1>(at, parts, tile),
+                2 => queries.several::<S, W, 2>(at, parts, tile),
+                3 => queries.several::<S, W, 3>(at, parts, tile),
+                4 => queries.several::<S, W, 4>(at, parts, tile),
+                5 => queries.several::<S, W, 5>(at, parts, tile),
+                6 => queries.several::<S, W, 6>(at, parts, tile),
+                7 => queries.several::<S, W, 7>(at, parts, tile),
+                _ => queries.several::<S, W, 8>(at, parts, tile),
+            };
+        }
+    }
+}
+
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
     /// Words, `[queries, lines]`.
-    q: &'a [Line],
+    pub q: &'a [Line],
     /// Greatest score, by query.
     greatest: [f32; MAX_GROUP],
     /// Sum of 2^(score - greatest), by query, in lanes.
     totals: &'a mut [Line],
     /// Sum of 2^(score - greatest) * value, `[queries, lines]`.
-    sums: &'a mut [Line],
+    pub sums: &'a mut [Line],
     /// Lines of a query.
-    lines: usize,
+    pub lines: usize,
     head_dim: usize,
     /// Queries of a row.
     group: usize,
@@ -47,39 +101,27 @@ impl<'a> Queries<'a> {
     #[inline(always)]
     pub fn attend<S: Simd, W: Words<S>>(
         &mut self,
+        by: &mut impl Multiply<S, W>,
         rows: Range<usize>,
-        parts: &[Range<usize>; MAX_BLOCK_ROWS],
+        parts: &Parts,
         tile: &mut Gathered<'_, W::Element>,
     ) {
-        let (mut at, end) = (rows.start * self.group, rows.end * self.group);
-        while at < end {
-            let left = end - at;
-            at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
-                1 => self.several::<S, W, 1>(at, parts, tile),
-                2 => self.several::<S, W, 2>(at, parts, tile),
-                3 => self.several::<S, W, 3>(at, parts, tile),
-                4 => self.several::<S, W, 4>(at, parts, tile),
-                5 => self.several::<S, W, 5>(at, parts, tile),
-                6 => self.several::<S, W, 6>(at, parts, tile),
-                7 => self.several::<S, W, 7>(at, parts, tile),
-                _ => self.several::<S, W, 8>(at, parts, tile),
-            };
-        }
+        by.attend(self, rows.start * self.group..rows.end * self.group, parts, tile);
     }
 
-    /// The same for N queries from `at` on. Returns N.
+    /// Takes in a tile for N queries from `at` on. Returns N.
     #[inline(always)]
     fn several<S: Simd, W: Words<S>, const N: usize>(
         &mut self,
         at: usize,
-        parts: &[Range<usize>; MAX_BLOCK_ROWS],
+        parts: &Parts,
         tile: &mut Gathered<'_, W::Element>,
     ) -> usize {
         // Larger groups than a level has registers for would only be dead code.
         if N > S::QUERIES {
             return N;
         }
-        let mut weights = Weights { tokens: [[Line([0.0; LANES]); 2]; N], faded: Line([0.0; LANES]) };
+        let mut weights = Weights::<N>::new();
         // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
         match (S::PARTS, N) {
             (1, _) => self.score::<S, W, N, 0, 1>(at, tile, &mut weights),
@@ -95,9 +137,8 @@ impl<'a> Queries<'a> {
         for i in 0..N {
             let part = &parts[(at + i) / self.group];
             (start, end) = (start.min(part.start), end.max(part.end));
-            weights.mask(i, part);
         }
-        self.weigh::<S, W, N>(at, &mut weights);
+        self.weigh::<S, W, N>(at, N, parts, &mut weights);
         tile.next.ask::<S>(SOME);
         let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
@@ -135,27 +176,36 @@ impl<'a> Queries<'a> {
         for i in 0..N {
             for part in FROM..TO {
                 for half in 0..2 {
-                    let scaled = S::fma_part(sums[i][part][half], S::splat_part(self.scale), S::splat_part(0.0));
-                    S::store_part(scaled, &mut out.tokens[i][half].0, part);
+                    S::store_part(sums[i][part][half], &mut out.tokens[i][half].0, part);
                 }
             }
         }
     }
 
-    /// Turns the scores of a tile's tokens into their weights.
+    /// Turns the scores of `count` queries, at most N, with a tile's tokens into weights of those that they attend to.
     #[inline(always)]
-    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, weights: &mut Weights<N>) {
+    pub fn weigh<S: Simd, W: Words<S>, const N: usize>(
+        &mut self,
+        at: usize,
+        count: usize,
+        parts: &Parts,
+        weights: &mut Weights<N>,
+    ) {
         let mut scores = [[S::splat(0.0); 2]; N];
-        for i in 0..N {
+        for i in 0..count {
             for half in 0..2 {
-                scores[i][half] = S::load(&weights.tokens[i][half].0);
+                scores[i][half] = S::mul(S::load(&weights.tokens[i][half].0), S::splat(self.scale));
+            }
+            let part = &parts[(at + i) / self.group];
+            if part.len() < TILE {
+                scores[i] = masked::<S>(scores[i], part);
             }
             let greatest = self.greatest[at + i].max(S::greatest(S::max(scores[i][0], scores[i][1])));
             weights.faded.0[i] = self.greatest[at + i] - greatest;
             self.greatest[at + i] = greatest;
         }
         S::store(exp2_of_negative::<S>(S::load(&weights.faded.0)), &mut weights.faded.0);
-        for i in 0..N {
+        for i in 0..count {
             let greatest = S::splat(self.greatest[at + i]);
             let low = exp2_of_negative::<S>(S::sub(scores[i][0], greatest));
             let high = exp2_of_negative::<S>(S::sub(scores[i][1], greatest));
@@ -273,17 +323,27 @@ impl<'a> Queries<'a> {
 }
 
 /// N queries' scores with a tile's 32 tokens, then their weights, and what the queries' sums so far fade by.
-struct Weights<const N: usize> {
-    tokens: [[Line; 2]; N],
-    faded: Line,
+pub(super) struct Weights<const N: usize> {
+    pub tokens: [[Line; 2]; N],
+    pub faded: Line,
 }
 
 impl<const N: usize> Weights<N> {
-    /// Scores of query `i` with what is not among `tokens` become those of nothing.
     #[inline(always)]
-    fn mask(&mut self, i: usize, tokens: &Range<usize>) {
-        let scores = floats_mut(&mut self.tokens[i]);
-        scores[..tokens.start].fill(f32::NEG_INFINITY);
-        scores[tokens.end..].fill(f32::NEG_INFINITY);
+    pub fn new() -> Self {
+        Self { tokens: [[Line([0.0; LANES]); 2]; N], faded: Line([0.0; LANES]) }
     }
+}
+
+/// Scores with what is not among `tokens` become those of nothing.
+#[inline(always)]
+fn masked<S: Simd>(scores: [S::F; 2], tokens: &Range<usize>) -> [S::F; 2] {
+    let mut lines = [Line([0.0; LANES]); 2];
+    for half in 0..2 {
+        S::store(scores[half], &mut lines[half].0);
+    }
+    let all = floats_mut(&mut lines);
+    all[..tokens.start].fill(f32::NEG_INFINITY);
+    all[tokens.end..].fill(f32::NEG_INFINITY);
+    [S::load(&lines[0].0), S::load(&lines[1].0)]
 }

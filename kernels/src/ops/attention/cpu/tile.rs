@@ -8,7 +8,9 @@
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
+//! Matrix instructions, which need less time for a tile, ask for the next one again, in the first level.
 
+use super::queries::Multiply;
 use super::words::Words;
 use super::{AttendBlock, MOST_LINES, Scratch};
 use crate::blocks::kv_store::HeadRows;
@@ -20,8 +22,6 @@ use std::ops::Range;
 /// Attended tokens of a tile.
 pub(super) const TILE: usize = 2 * LANES;
 
-/// Tiles from the one at work to the one that is asked for.
-const AHEAD: usize = 2;
 /// Tokens that are asked for at a time.
 pub(super) const SOME: usize = 4;
 
@@ -33,6 +33,8 @@ pub(super) struct Tile {
     lines: usize,
     /// Whether values are made into words, or else left as they are stored.
     keeps: bool,
+    /// Whether the next tile is asked for again.
+    asks_twice: bool,
 }
 
 /// A part of a list.
@@ -43,35 +45,56 @@ pub(super) struct Gathered<'a, E> {
     pub next: Next<'a, E>,
 }
 
-/// A tile to come, asked for bit by bit between other work: the processor takes only so many requests at a time.
+/// What is attended to next, asked for bit by bit between other work: the processor takes only so many requests at a time.
 pub(super) struct Next<'a, E> {
-    rows: HeadRows<'a, E>,
-    slots: [u32; TILE],
+    /// The context from the next tile on, and its keys and values. What is behind the context was just written.
+    rest: (&'a [u32], HeadRows<'a, E>),
+    /// The context from the first tile on, for the next head, whose task is the thread's next.
+    head: Option<(&'a [u32], HeadRows<'a, E>)>,
+    /// Tokens of a tile that were asked for.
     asked: usize,
+    /// Whether the next tile is asked for again, in the first-level cache.
+    twice: bool,
 }
 
 impl<'a, E: Plain> Next<'a, E> {
-    /// The tile at `first` of `row`'s list; behind its end one of the next head, whose task is the thread's next.
+    /// What comes behind the tile at `first`.
     #[inline(always)]
-    fn of_tile(block: &AttendBlock<'a>, row: usize, rows: HeadRows<'a, E>, first: usize) -> Self {
-        let len = block.seq.attended_len(row);
-        if first < len {
-            return Self { rows, slots: block.slots(row, first), asked: 0 };
-        }
-        let (tile, head) = (block.first_tile() + first - len.next_multiple_of(TILE), block.kv_head + 1);
-        if tile < len && head < block.kv.shape().heads {
-            return Self { rows: block.kv.rows(head), slots: block.slots(row, tile), asked: 0 };
-        }
-        Self { rows, slots: [0; TILE], asked: TILE }
+    fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize, twice: bool) -> Self {
+        let (context, head) = (block.seq.context, block.kv_head + 1);
+        let from = |first: usize| &context[first.min(context.len())..];
+        let is_there = head < block.kv.shape().heads;
+        let head = is_there.then(|| (from(block.first_tile()), block.kv.rows(head)));
+        Self { rest: (from(first + TILE), rows), head, asked: 0, twice }
     }
 
-    /// Asks for `tokens` more of its tokens, or all that are left.
+    /// Asks for `tokens` more, or all that are left of a tile: of the tile behind the next, and if `twice` of the next.
     #[inline(always)]
     pub fn ask<S: Simd>(&mut self, tokens: usize) {
-        for slot in self.slots.iter().skip(self.asked).take(tokens) {
-            self.rows.prefetch::<S>(*slot);
+        let tokens = self.asked..TILE.min(self.asked + tokens);
+        self.asked = tokens.end;
+        if self.twice {
+            self.ask_for::<S, true>(tokens.clone());
         }
-        self.asked += tokens;
+        self.ask_for::<S, false>(tokens.start + TILE..tokens.end + TILE);
+    }
+
+    /// Asks for tokens of the rest, and where it ends, of the next head.
+    #[inline(always)]
+    fn ask_for<S: Simd, const NEAR: bool>(&self, tokens: Range<usize>) {
+        let (rest, rows) = &self.rest;
+        if let Some(slots) = rest.get(tokens.clone()) {
+            return slots.iter().for_each(|slot| rows.prefetch::<S, NEAR>(*slot));
+        }
+        for token in tokens {
+            if let Some(slot) = rest.get(token) {
+                rows.prefetch::<S, NEAR>(*slot);
+            } else if let Some((first, rows)) = &self.head
+                && let Some(slot) = first.get(token - rest.len())
+            {
+                rows.prefetch::<S, NEAR>(*slot);
+            }
+        }
     }
 }
 
@@ -95,7 +118,7 @@ pub(super) trait Source<S: Simd, W: Words<S>> {
 
 /// The lines of the first word, then those of the next; zeros behind the last word.
 pub(super) struct Kept<'a> {
-    lines: &'a [Line],
+    pub lines: &'a [Line],
     /// Lines of a word.
     stride: usize,
 }
@@ -129,11 +152,7 @@ impl<'a, E: Plain> TokenRows<'a, E> {
     #[inline(always)]
     fn new(rows: HeadRows<'a, E>, slots: &[u32; TILE], head_dim: usize) -> Self {
         assert!(head_dim <= rows.row_len());
-        let mut starts = [std::ptr::null(); TILE];
-        for (start, slot) in starts.iter_mut().zip(slots) {
-            *start = rows.key(*slot);
-        }
-        Self { starts, shift: 0, len: rows.row_len(), head_dim, lender: PhantomData }
+        Self { starts: rows.keys(slots), shift: 0, len: rows.row_len(), head_dim, lender: PhantomData }
     }
 
     /// The values in the place of the keys.
@@ -174,13 +193,14 @@ impl<S: Simd, W: Words<S>> Source<S, W> for TokenRows<'_, W::Element> {
 }
 
 impl Tile {
-    /// For a block of `queries` queries.
+    /// For heads of `head_dim` and a block of `queries` queries.
     #[inline(always)]
-    pub fn new<S: Simd, W: Words<S>>(head_dim: usize, queries: usize) -> Self {
+    pub fn new<S: Simd, W: Words<S>, M: Multiply<S, W>>(head_dim: usize, queries: usize) -> Self {
         let (lines, words) = (W::lines(head_dim), TILE / W::NUMBERS);
         let squares = head_dim.div_ceil(W::NUMBERS * LANES);
         let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
-        Self { keys, values, lines, keeps: queries > W::FEW || !W::fills(head_dim) }
+        let keeps = queries > M::MOST_STORED || !W::fills(head_dim);
+        Self { keys, values, lines, keeps, asks_twice: M::ASKS_TWICE }
     }
 
     /// Takes in a part of `row`'s list.
@@ -218,7 +238,7 @@ impl Tile {
         part: Range<usize>,
     ) -> (TokenRows<'a, W::Element>, Next<'a, W::Element>) {
         let rows = block.kv.rows(block.kv_head);
-        let mut next = Next::of_tile(block, row, rows, part.start + AHEAD * TILE);
+        let mut next = Next::new(block, rows, part.start, self.asks_twice);
         let keys = TokenRows::new(rows, &block.slots(row, part.start), block.shape.head_dim);
         let squares = self.keys.used / TILE;
         let columns = self.keys.lines().as_chunks_mut::<LANES>().0;
@@ -234,10 +254,8 @@ impl Tile {
         if self.keeps {
             for (word, to) in self.values.lines().chunks_exact_mut(self.lines).enumerate() {
                 if word * W::NUMBERS < part.len() {
-                    for (line, to) in to.iter_mut().enumerate() {
-                        // SAFETY: `values` writes the whole line and reads nothing of it.
-                        W::values(&values, word, line, unsafe { &mut *to.as_mut_ptr() });
-                    }
+                    // SAFETY: `values` writes all of the lines and reads nothing of them.
+                    W::values(&values, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
                 }
             }
         }

@@ -40,8 +40,8 @@ pub(super) trait Words<S: Simd> {
     fn add_product(a: Self::Word, b: Self::Word, sum: S::Part) -> S::Part;
     /// 16 words of 16 keys from token `first` on, words to columns.
     fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut Square);
-    /// Line `line` of word `word` of values, then zeros.
-    fn values(values: &TokenRows<'_, Self::Element>, word: usize, line: usize, to: &mut Line);
+    /// All lines of word `word` of values, then zeros.
+    fn values(values: &TokenRows<'_, Self::Element>, word: usize, to: &mut [Line]);
     /// Part `part` of line `lines.0 + lines.1` of word `word`, where `lines.0` is a multiple of [`NUMBERS`](Self::NUMBERS).
     ///
     /// # Safety
@@ -104,8 +104,10 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn values(values: &TokenRows<'_, D::Element>, word: usize, line: usize, to: &mut Line) {
-        S::store(line_of::<S, D>(values, word, line), &mut to.0);
+    fn values(values: &TokenRows<'_, D::Element>, word: usize, to: &mut [Line]) {
+        for (line, to) in to.iter_mut().enumerate() {
+            S::store(line_of::<S, D>(values, word, line), &mut to.0);
+        }
     }
 
     #[inline(always)]
@@ -195,13 +197,23 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn values(values: &TokenRows<'_, u16>, word: usize, line: usize, to: &mut Line) {
-        let dims = line / 2 * PAIRS..values.head_dim.min((line / 2 + 1) * PAIRS);
-        let mut pieces = [[0; PAIRS]; 2];
-        for (i, piece) in pieces.iter_mut().enumerate() {
-            piece[..dims.len()].copy_from_slice(&values.get(2 * word + i)[dims.clone()]);
+    fn values(values: &TokenRows<'_, u16>, word: usize, to: &mut [Line]) {
+        let rows = [2 * word, 2 * word + 1].map(|token| &values.get(token)[..values.head_dim]);
+        for (both, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let mut padded = [[0; PAIRS]; 2];
+            let [a, b] = match rows.map(|row| row[both * PAIRS..].first_chunk()) {
+                [Some(a), Some(b)] => [a, b],
+                _ => {
+                    for (padded, row) in padded.iter_mut().zip(rows) {
+                        padded[..row.len() - both * PAIRS].copy_from_slice(&row[both * PAIRS..]);
+                    }
+                    padded.each_ref()
+                }
+            };
+            for (half, to) in to.iter_mut().enumerate() {
+                *to.u16s_mut() = S::interleave(a, b, half);
+            }
         }
-        *to.u16s_mut() = S::interleave(&pieces[0], &pieces[1], line % 2);
     }
 
     #[inline(always)]
