@@ -118,8 +118,10 @@ impl AttendBlock<'_> {
         let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
         let q = q.zeroed();
+        // Scores are exponents of 2.
+        let scale = self.shape.scale * std::f32::consts::LOG2_E;
         for (query, q) in q.chunks_exact_mut(lines).enumerate().take(count) {
-            W::query(&self.q[self.head(query)], q);
+            W::query(&self.q[self.head(query)], scale, q);
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
         let longest = self.rows.clone().map(|row| self.attended(row).end).max().unwrap_or(0);

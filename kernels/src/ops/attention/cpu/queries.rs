@@ -69,22 +69,20 @@ pub(super) struct Queries<'a> {
     /// Words, `[queries, lines]`.
     pub q: &'a [Line],
     /// Greatest score, by query.
-    greatest: [f32; MAX_GROUP],
+    pub greatest: [f32; MAX_GROUP],
     /// Sum of 2^(score - greatest), by query, in lanes.
-    totals: &'a mut [Line],
+    pub totals: &'a mut [Line],
     /// Sum of 2^(score - greatest) * value, `[queries, lines]`.
     pub sums: &'a mut [Line],
     /// Lines of a query.
     pub lines: usize,
     head_dim: usize,
     /// Queries of a row.
-    group: usize,
-    /// Of the scores, as exponents of 2.
-    scale: f32,
+    pub group: usize,
 }
 
 impl<'a> Queries<'a> {
-    /// Queries' words `q`, padded with zeros; `sums` and `totals` must be 0.
+    /// Queries' words `q`, scaled and padded with zeros; `sums` and `totals` must be 0.
     #[inline(always)]
     pub fn new<S: Simd, W: Words<S>>(
         shape: &AttentionShape,
@@ -92,9 +90,9 @@ impl<'a> Queries<'a> {
         sums: &'a mut [Line],
         totals: &'a mut [Line],
     ) -> Self {
-        let (head_dim, scale) = (shape.head_dim, shape.scale * std::f32::consts::LOG2_E);
+        let (head_dim, lines) = (shape.head_dim, W::lines(shape.head_dim));
         let greatest = [f32::NEG_INFINITY; MAX_GROUP];
-        Self { q, greatest, totals, sums, lines: W::lines(head_dim), head_dim, group: shape.group(), scale }
+        Self { q, greatest, totals, sums, lines, head_dim, group: shape.group() }
     }
 
     /// Takes in a tile for the queries of rows `rows`, each of which attends to its part of it.
@@ -138,7 +136,7 @@ impl<'a> Queries<'a> {
             let part = &parts[(at + i) / self.group];
             (start, end) = (start.min(part.start), end.max(part.end));
         }
-        self.weigh::<S, W, N>(at, N, parts, &mut weights);
+        self.weigh::<S, W, N>(at, parts, &mut weights);
         tile.next.ask::<S>(SOME);
         let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
@@ -182,30 +180,21 @@ impl<'a> Queries<'a> {
         }
     }
 
-    /// Turns the scores of `count` queries, at most N, with a tile's tokens into weights of those that they attend to.
+    /// Turns the scores of N queries with a tile's tokens into weights of those that they attend to.
     #[inline(always)]
-    pub fn weigh<S: Simd, W: Words<S>, const N: usize>(
-        &mut self,
-        at: usize,
-        count: usize,
-        parts: &Parts,
-        weights: &mut Weights<N>,
-    ) {
+    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, parts: &Parts, weights: &mut Weights<N>) {
         let mut scores = [[S::splat(0.0); 2]; N];
-        for i in 0..count {
+        for i in 0..N {
+            weights.mask(i, &parts[(at + i) / self.group]);
             for half in 0..2 {
-                scores[i][half] = S::mul(S::load(&weights.tokens[i][half].0), S::splat(self.scale));
-            }
-            let part = &parts[(at + i) / self.group];
-            if part.len() < TILE {
-                scores[i] = masked::<S>(scores[i], part);
+                scores[i][half] = S::load(&weights.tokens[i][half].0);
             }
             let greatest = self.greatest[at + i].max(S::greatest(S::max(scores[i][0], scores[i][1])));
             weights.faded.0[i] = self.greatest[at + i] - greatest;
             self.greatest[at + i] = greatest;
         }
         S::store(exp2_of_negative::<S>(S::load(&weights.faded.0)), &mut weights.faded.0);
-        for i in 0..count {
+        for i in 0..N {
             let greatest = S::splat(self.greatest[at + i]);
             let low = exp2_of_negative::<S>(S::sub(scores[i][0], greatest));
             let high = exp2_of_negative::<S>(S::sub(scores[i][1], greatest));
@@ -311,14 +300,12 @@ impl<'a> Queries<'a> {
     /// The attention of one query, `[head_dim]`.
     #[inline(always)]
     pub fn finish<S: Simd, W: Words<S>>(&mut self, query: usize, out: &mut [f32]) {
-        let total = S::splat(S::sum(S::load(&self.totals[query].0)));
+        let share = S::splat(1.0 / S::sum(S::load(&self.totals[query].0)));
         let sums = &mut self.sums[query * self.lines..][..self.lines];
         for Line(sum) in &mut *sums {
-            S::store(S::div(S::load(sum), total), sum);
+            S::store(S::mul(S::load(sum), share), sum);
         }
-        for (dim, out) in out.iter_mut().enumerate() {
-            *out = floats(sums)[W::lane(dim)];
-        }
+        W::dims(sums, out);
     }
 }
 
@@ -333,17 +320,14 @@ impl<const N: usize> Weights<N> {
     pub fn new() -> Self {
         Self { tokens: [[Line([0.0; LANES]); 2]; N], faded: Line([0.0; LANES]) }
     }
-}
 
-/// Scores with what is not among `tokens` become those of nothing.
-#[inline(always)]
-fn masked<S: Simd>(scores: [S::F; 2], tokens: &Range<usize>) -> [S::F; 2] {
-    let mut lines = [Line([0.0; LANES]); 2];
-    for half in 0..2 {
-        S::store(scores[half], &mut lines[half].0);
+    /// Scores of query `i` with what is not among `tokens` become those of nothing.
+    #[inline(always)]
+    pub fn mask(&mut self, i: usize, tokens: &Range<usize>) {
+        if tokens.len() < TILE {
+            let scores = floats_mut(&mut self.tokens[i]);
+            scores[..tokens.start].fill(f32::NEG_INFINITY);
+            scores[tokens.end..].fill(f32::NEG_INFINITY);
+        }
     }
-    let all = floats_mut(&mut lines);
-    all[..tokens.start].fill(f32::NEG_INFINITY);
-    all[tokens.end..].fill(f32::NEG_INFINITY);
-    [S::load(&lines[0].0), S::load(&lines[1].0)]
 }

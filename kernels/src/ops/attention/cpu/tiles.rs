@@ -11,6 +11,7 @@ use super::words::Pairs;
 use super::{AttendBlock, MOST_PADDING};
 use crate::simd::amx::Tiles;
 use crate::simd::{Avx512, LANES, Line, Simd};
+use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// The lanes of the level, with the bf16 that a processor with tiles has.
@@ -64,7 +65,7 @@ impl Multiply<Lanes, Pairs> for Matrices {
             let count = each.min(which.end - at);
             self.score(queries, at, tile);
             tile.next.ask::<Lanes>(SOME);
-            queries.weigh::<Lanes, Pairs, ROWS>(at, count, parts, &mut self.weights);
+            self.weigh(queries, at, count, parts);
             tile.next.ask::<Lanes>(SOME);
             self.add_values(queries, at, count, tile);
         }
@@ -96,6 +97,34 @@ impl Matrices {
         unsafe {
             tiles.store::<0>(tokens.cast(), 2 * LINE);
             tiles.store::<1>(tokens.add(1).cast(), 2 * LINE);
+        }
+    }
+
+    /// Turns the scores of `count` queries from `at` on into weights of the tokens that they attend to.
+    #[inline(always)]
+    fn weigh(&mut self, queries: &mut Queries<'_>, at: usize, count: usize, parts: &Parts) {
+        for i in 0..count {
+            self.weights.mask(i, &parts[(at + i) / queries.group]);
+        }
+        let Weights { tokens, faded } = &mut self.weights;
+        // Of queries that are not there, anything.
+        let mut scores = [Lanes::splat(0.0); ROWS];
+        for i in 0..ROWS {
+            scores[i] = Lanes::max(Lanes::load(&tokens[i][0].0), Lanes::load(&tokens[i][1].0));
+        }
+        let (mut before, mut greatest) = (Line([0.0; LANES]), Line([0.0; LANES]));
+        before.0[..count].copy_from_slice(&queries.greatest[at..at + count]);
+        let most = Lanes::max(Lanes::load(&before.0), greatest_of_each(scores));
+        Lanes::store(most, &mut greatest.0);
+        Lanes::store(exp2_for_bf16(Lanes::sub(Lanes::load(&before.0), most)), &mut faded.0);
+        queries.greatest[at..at + count].copy_from_slice(&greatest.0[..count]);
+        for i in 0..count {
+            let greatest = Lanes::splat(greatest.0[i]);
+            let low = exp2_for_bf16(Lanes::sub(Lanes::load(&tokens[i][0].0), greatest));
+            let high = exp2_for_bf16(Lanes::sub(Lanes::load(&tokens[i][1].0), greatest));
+            let sum = round(low, high, &mut tokens[i][0]);
+            let total = &mut queries.totals[at + i].0;
+            Lanes::store(Lanes::fma(Lanes::load(total), Lanes::splat(faded.0[i]), sum), total);
         }
     }
 
@@ -143,5 +172,67 @@ impl Matrices {
             self.tiles.multiply_bf16::<T, 5, V>();
             self.tiles.store::<T>(sums.as_mut_ptr().cast(), LINE);
         }
+    }
+}
+
+/// The greatest lane of each vector, in lanes.
+#[inline(always)]
+fn greatest_of_each(v: [__m512; LANES]) -> __m512 {
+    let mut fours = [Lanes::splat(0.0); 4];
+    for (four, v) in fours.iter_mut().zip(v.as_chunks().0) {
+        *four = greatest_of_four(v);
+    }
+    greatest_of_quarters(greatest_of_quarters(fours[0], fours[1]), greatest_of_quarters(fours[2], fours[3]))
+}
+
+/// In each quarter, the greatest lane of that quarter of each vector.
+#[inline(always)]
+fn greatest_of_four(v: &[__m512; 4]) -> __m512 {
+    // SAFETY: called only inside `attend`, so the processor has AVX-512.
+    unsafe {
+        let a = _mm512_max_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+        let b = _mm512_max_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+        _mm512_max_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
+    }
+}
+
+/// The greater of the first and second, and of the third and fourth quarters of `a`, then those of `b`.
+#[inline(always)]
+fn greatest_of_quarters(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: as above.
+    unsafe { _mm512_max_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b)) }
+}
+
+/// 2^x for x <= 0 with an error of 1e-4, a twentieth of what rounding to bf16 adds; 1 for 0, and 0 below -127. (What is
+/// subnormal becomes 0 when it is rounded.)
+#[inline(always)]
+fn exp2_for_bf16(x: __m512) -> __m512 {
+    /// 1.5 * 2^23: added to a number, it leaves the nearest integer in the lowest bits.
+    const SHIFT: f32 = 12_582_912.0;
+    // SAFETY: called only inside `attend`, so the processor has AVX-512.
+    unsafe {
+        // As integers, the lesser of two negative numbers is the greater. Integers have a port of their own.
+        let least = _mm512_castps_si512(_mm512_set1_ps(-127.0));
+        let x = _mm512_castsi512_ps(_mm512_min_epu32(_mm512_castps_si512(x), least));
+        let shifted = Lanes::add(x, Lanes::splat(SHIFT));
+        let r = Lanes::sub(x, Lanes::sub(shifted, Lanes::splat(SHIFT)));
+        let mut p = Lanes::splat(0.055_008_95);
+        for coefficient in [0.242_211_01, 0.693_282_9, 1.0] {
+            p = Lanes::fma(p, r, Lanes::splat(coefficient));
+        }
+        let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+        _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent))
+    }
+}
+
+/// Both rounded to bf16, the low ones first. Returns a sum of what they are then, pair by pair.
+#[inline(always)]
+fn round(low: __m512, high: __m512, to: &mut Line) -> __m512 {
+    // SAFETY: called only inside `attend`, so the processor has AVX-512 with BF16; the types have one size.
+    unsafe {
+        let pairs: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(high, low));
+        Lanes::store(_mm512_castsi512_ps(pairs), &mut to.0);
+        let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+        Lanes::add(first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536))))
     }
 }

@@ -6,8 +6,8 @@
 //! changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is not attended
 //! to adds it with weight 0: exactly nothing, as long as its value is finite.
 
-use super::floats_mut;
 use super::tile::{TILE, TokenRows};
+use super::{floats, floats_mut};
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
@@ -52,13 +52,13 @@ pub(super) trait Words<S: Simd> {
         lines: (usize, usize),
         part: usize,
     ) -> Self::Word;
-    /// A query's words.
-    fn query(q: &[f32], to: &mut [Line]);
+    /// The words of a query times `scale`.
+    fn query(q: &[f32], scale: f32, to: &mut [Line]);
     /// The words of the weights of a tile's tokens. Returns the sum of the first 16 and the last 16, rounded as the words
     /// are.
     fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F;
-    /// Lane of the sums that has dimension `dim`.
-    fn lane(dim: usize) -> usize;
+    /// The dimensions of a query's sums, in order.
+    fn dims(sums: &[Line], out: &mut [f32]);
 }
 
 /// f32, widened from what is stored.
@@ -116,8 +116,8 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn query(q: &[f32], to: &mut [Line]) {
-        floats_mut(to)[..q.len()].copy_from_slice(q);
+    fn query(q: &[f32], scale: f32, to: &mut [Line]) {
+        floats_mut(to).iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
     }
 
     #[inline(always)]
@@ -128,8 +128,8 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn lane(dim: usize) -> usize {
-        dim
+    fn dims(sums: &[Line], out: &mut [f32]) {
+        out.copy_from_slice(&floats(sums)[..out.len()]);
     }
 }
 
@@ -225,10 +225,10 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn query(q: &[f32], to: &mut [Line]) {
+    fn query(q: &[f32], scale: f32, to: &mut [Line]) {
         for (q, to) in q.chunks(PAIRS).zip(to) {
             let mut lines = [[0.0; LANES]; 2];
-            lines.as_flattened_mut()[..q.len()].copy_from_slice(q);
+            lines.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
             *to.u16s_mut() = S::round_bf16(S::load(&lines[0]), S::load(&lines[1]));
         }
     }
@@ -242,9 +242,16 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn lane(dim: usize) -> usize {
+    fn dims(sums: &[Line], out: &mut [f32]) {
         // `Simd::interleave` has the first four of each eight dimensions in one line, the others in the next.
-        let (eight, four) = (dim / 8, dim / 4 % 2);
-        (eight / 4 * 2 + four) * LANES + eight % 4 * 4 + dim % 4
+        for (both, out) in sums.as_chunks::<2>().0.iter().zip(out.chunks_mut(PAIRS)) {
+            for (four, out) in out.chunks_mut(4).enumerate() {
+                let sums = &both[four % 2].0.as_chunks::<4>().0[four / 2];
+                match <&mut [f32; 4]>::try_from(&mut *out) {
+                    Ok(out) => *out = *sums,
+                    Err(_) => out.copy_from_slice(&sums[..out.len()]),
+                }
+            }
+        }
     }
 }
