@@ -89,8 +89,8 @@ proptest! {
 #[test]
 fn rows_do_not_depend_on_their_chunk() {
     for (dtype, window) in [(KvDtype::Bf16, None), (KvDtype::Q8_0, None), (KvDtype::Bf16, Some(37))] {
-        // A head that does not fill its lines, and one that does.
-        for head_dim in [48, 64] {
+        // A head that does not fill its lines, one that does, and the longest.
+        for head_dim in [48, 64, 256] {
             chunks_have_the_bits_of_the_whole(dtype, AttentionShape::new(4, 2, head_dim).unwrap().with_window(window));
         }
     }

@@ -236,3 +236,65 @@ fn round(low: __m512, high: __m512, to: &mut Line) -> __m512 {
         Lanes::add(first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::SimdLevel;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+    unsafe fn powers(x: &[f32; LANES]) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        Lanes::store(exp2_for_bf16(Lanes::load(x)), &mut out);
+        out
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+    unsafe fn greatest(lines: &[[f32; LANES]; LANES]) -> [f32; LANES] {
+        let (mut v, mut out) = ([Lanes::splat(0.0); LANES], [0.0; LANES]);
+        for (v, line) in v.iter_mut().zip(lines) {
+            *v = Lanes::load(line);
+        }
+        Lanes::store(greatest_of_each(v), &mut out);
+        out
+    }
+
+    fn has_bf16() -> bool {
+        SimdLevel::detect() >= SimdLevel::Avx512Bf16
+    }
+
+    #[test]
+    fn powers_of_two_err_as_stated_and_are_exact_at_the_ends() {
+        if !has_bf16() {
+            return;
+        }
+        for first in (0..126 * 1024).step_by(LANES) {
+            let x: [f32; LANES] = std::array::from_fn(|i| -((first + i) as f32) / 1024.0);
+            // SAFETY: the processor has what the function names.
+            for (x, got) in x.iter().zip(unsafe { powers(&x) }) {
+                let error = f64::from(got) / f64::from(*x).exp2() - 1.0;
+                assert!(error.abs() < 1.1e-4, "2^{x}: {got}, wrong by {error}");
+            }
+        }
+        let ends = [0.0, -127.0, -128.0, -1e9, f32::MIN, f32::NEG_INFINITY];
+        let x = std::array::from_fn(|i| ends[i % ends.len()]);
+        // SAFETY: as above.
+        let got = unsafe { powers(&x) };
+        assert_eq!(got[..ends.len()], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn the_greatest_lane_of_each_vector_is_found_wherever_it_is() {
+        if !has_bf16() {
+            return;
+        }
+        for shift in 0..LANES {
+            let mut lines = [[-2.0; LANES]; LANES];
+            for (i, line) in lines.iter_mut().enumerate() {
+                line[(i * 7 + shift) % LANES] = i as f32;
+            }
+            // SAFETY: as above.
+            assert_eq!(unsafe { greatest(&lines) }, std::array::from_fn::<f32, LANES, _>(|i| i as f32), "{shift}");
+        }
+    }
+}
