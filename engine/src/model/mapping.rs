@@ -1,4 +1,4 @@
-//! Read-only memory maps of weight files: the engine's one `unsafe` outside the plugin loader.
+//! Read-only memory maps of weight files: the engine's only `unsafe` code outside the plugin loader.
 //!
 //! Neighbours: `checkpoint` parses what is mapped, and `Weight`s point into it for as long as a model lives. Reading
 //! into memory instead would double the start-up time of a large model and forbid sharing it between processes.

@@ -8,8 +8,9 @@
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
-//! Matrix instructions, which need less time for a tile, ask for the next one again, in the first level, and two tokens at
-//! a time, not four: 4,096 tokens of 12 heads took 0.51 and 0.43 ms instead of 0.71 on a Xeon.
+//! Matrix instructions, which need less time for a tile, ask for the next one again, in the first level: 4,096 tokens of 12
+//! heads took 0.51 ms instead of 0.71 on a Xeon. Requests are spread over all of a tile's work, since a core holds only so
+//! many: in fewer and larger bursts the same took 0.62 ms where it takes 0.52.
 
 use super::queries::Multiply;
 use super::words::Words;
@@ -23,7 +24,7 @@ use std::ops::Range;
 /// Attended tokens of a tile.
 pub(super) const TILE: usize = 2 * LANES;
 
-/// Tokens that are asked for at a time.
+/// Tokens that are asked for at a time; where values become words, which are many pieces of work, fewer.
 pub(super) const SOME: usize = 4;
 
 /// Room for a tile.
@@ -49,15 +50,15 @@ pub(super) struct Gathered<'a, E> {
 /// What is attended to next, asked for bit by bit between other work: the processor takes only so many requests at a time.
 pub(super) struct Next<'a, E> {
     /// The next tile, to be asked for again in the first-level cache.
-    near: Part<'a, E>,
+    near: Coming<'a, E>,
     /// The tile behind it.
-    far: Part<'a, E>,
+    far: Coming<'a, E>,
     /// Tokens of them that were asked for.
     asked: usize,
 }
 
-/// A tile of a head's context, or what is left of it.
-type Part<'a, E> = (&'a [u32], HeadRows<'a, E>);
+/// Slots of a tile of the context, or of what is left of it, and the head that has them.
+type Coming<'a, E> = (&'a [u32], HeadRows<'a, E>);
 
 impl<'a, E: Plain> Next<'a, E> {
     /// What comes behind the tile at `first`; if `twice`, the next tile is asked for again.
@@ -70,7 +71,7 @@ impl<'a, E: Plain> Next<'a, E> {
     /// The tile of the context at `first`; behind the context's end, which was just written, a tile for the next head,
     /// whose task is the thread's next.
     #[inline(always)]
-    fn tile(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Part<'a, E> {
+    fn tile(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Coming<'a, E> {
         let context = block.seq.context;
         let part = |first: usize| &context[first.min(context.len())..context.len().min(first + TILE)];
         let head = block.kv_head + 1;
