@@ -8,7 +8,7 @@
 use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
 use crate::exec::Exec;
-use crate::quant::{BAND_ROWS, BlockFormat, PANEL, Panel, PanelLayout, encode_row};
+use crate::quant::{BAND_ROWS, BlockFormat, PANEL, PanelLayout, Panels, encode_row};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Simd;
 use crate::simd::int8::BLOCK;
@@ -382,10 +382,10 @@ impl Weight {
         }
     }
 
-    /// A span of weight rows `16 * index ..`; panics unless the dtype is quantised.
+    /// All panels; panics unless the dtype is quantised.
     #[inline(always)]
-    pub(crate) fn panel(&self, index: usize, span: usize) -> Panel<'_> {
-        self.layout.as_ref().expect("a quantised weight").panel(self.bytes.as_slice(), index, span)
+    pub(crate) fn panels(&self) -> Panels<'_> {
+        Panels::new(self.layout.as_ref().expect("a quantised weight"), self.bytes.as_slice())
     }
 }
 

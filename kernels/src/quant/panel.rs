@@ -11,7 +11,7 @@
 //! unpacked.
 
 use super::{BlockFormat, RowBlock};
-use crate::bytes::typed;
+use crate::bytes::{Plain, typed};
 use crate::simd::LANES;
 use crate::simd::int8::{BLOCK, QUAD};
 use half::f16;
@@ -25,7 +25,7 @@ pub(crate) const BAND_ROWS: usize = BAND * PANEL;
 /// Blocks of a span: the last one may have fewer.
 pub(crate) const SPAN: usize = 16;
 /// Blocks of a super-block.
-const SUPER: usize = 8;
+pub(crate) const SUPER: usize = 8;
 /// Bytes of a block's scales: two for each row.
 const META: usize = 2 * PANEL;
 const LINE: usize = 64;
@@ -52,8 +52,7 @@ struct SpanLayout {
 impl SpanLayout {
     fn new(format: BlockFormat, blocks: usize) -> Self {
         let pairs = (super_bytes(format) * blocks.div_ceil(SUPER)).next_multiple_of(LINE);
-        let quants = quads(format) * QUAD * blocks;
-        Self { blocks, pairs, bytes: pairs + LINE * blocks.div_ceil(2) + quants }
+        Self { blocks, pairs, bytes: pairs + blocks.div_ceil(2) * (LINE + 2 * quads(format) * QUAD) }
     }
 }
 
@@ -98,15 +97,6 @@ impl PanelLayout {
         (span * panels * self.full.bytes + panel % BAND * layout.bytes, layout)
     }
 
-    /// A span of a panel in the bytes of all.
-    #[inline(always)]
-    pub fn panel<'a>(&self, bytes: &'a [u8], panel: usize, span: usize) -> Panel<'a> {
-        let (start, layout) = self.span(panel, span);
-        let bytes = &bytes[panel / BAND * self.band_bytes() + start..][..layout.bytes];
-        let (supers, pairs) = bytes.split_at(layout.pairs);
-        Panel { supers, pairs, blocks: layout.blocks }
-    }
-
     /// Writes block `index` of a row into its band, which is zeros at first.
     pub fn put(&self, band: &mut [u8], row: usize, index: usize, block: &RowBlock) {
         let (lane, place) = (row % PANEL, index % SPAN);
@@ -141,7 +131,7 @@ impl PanelLayout {
     /// The weights of block `index` of a row.
     pub fn values(&self, bytes: &[u8], row: usize, index: usize) -> [f32; BLOCK] {
         let (lane, place) = (row % PANEL, index % SPAN);
-        let panel = self.panel(bytes, row / PANEL, index / SPAN);
+        let panel = Panels::new(self, bytes).panel(row / PANEL, index / SPAN);
         let (meta, quants) = places(quads(self.format), place);
         let meta = &panel.pairs[meta..][..META];
         let meta = match self.format {
@@ -184,6 +174,41 @@ const fn super_bytes(format: BlockFormat) -> usize {
         BlockFormat::Q8_0 | BlockFormat::Q4_0 => 0,
         BlockFormat::Q4K => 2 * META,
         BlockFormat::Q6K => META,
+    }
+}
+
+/// Two blocks, stored in Q quads each.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<const Q: usize> {
+    /// Of each block two bytes for every row, where scales are bytes.
+    pub meta: [[[u8; PANEL]; 2]; 2],
+    pub quads: [[[u8; QUAD]; Q]; 2],
+}
+
+// SAFETY: bytes are all that it is.
+unsafe impl<const Q: usize> Plain for Pair<Q> {}
+
+/// The panels of a weight, to multiply by.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels<'a> {
+    layout: &'a PanelLayout,
+    bytes: &'a [u8],
+}
+
+impl<'a> Panels<'a> {
+    /// Those of a weight's bytes.
+    pub fn new(layout: &'a PanelLayout, bytes: &'a [u8]) -> Self {
+        Self { layout, bytes }
+    }
+
+    /// A span of weight rows `16 * panel ..`.
+    #[inline(always)]
+    pub fn panel(&self, panel: usize, span: usize) -> Panel<'a> {
+        let (start, layout) = self.layout.span(panel, span);
+        let bytes = &self.bytes[panel / BAND * self.layout.band_bytes() + start..][..layout.bytes];
+        let (supers, pairs) = bytes.split_at(layout.pairs);
+        Panel { supers, pairs, blocks: layout.blocks }
     }
 }
 
@@ -245,12 +270,18 @@ impl<'a> Panel<'a> {
         self.metas(quads, block).as_chunks().0.try_into().expect("two for each row")
     }
 
+    /// The blocks two by two; the last may lack its second, which then is zeros.
+    #[inline(always)]
+    pub fn pairs<const Q: usize>(&self) -> &'a [Pair<Q>] {
+        typed(self.pairs)
+    }
+
     /// The f16 scales of the super-block that a block belongs to, P for each row.
     #[inline(always)]
-    pub fn supers<const P: usize>(&self, block: usize) -> [&'a [u16; PANEL]; P] {
+    pub fn supers<const P: usize>(&self, block: usize) -> &'a [[u16; PANEL]; P] {
         let start = block / SUPER * P * META;
         let words = typed::<u16>(&self.supers[start..start + P * META]).as_chunks::<PANEL>().0;
-        std::array::from_fn(|place| &words[place])
+        words.try_into().expect("P for each row")
     }
 }
 

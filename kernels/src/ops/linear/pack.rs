@@ -2,7 +2,7 @@
 //!
 //! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
-//! quantised weights every 32 values are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
+//! quantised weights every 32 values, for q4_K 256, are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
 //! steps, so no kernel has a tail on the input's side.
 //!
 //! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns
@@ -13,7 +13,7 @@
 use super::cpu::take_tiles;
 use crate::exec::Exec;
 use crate::profile::Op;
-use crate::quant::BlockFormat;
+use crate::quant::{BlockFormat, SUPER};
 use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout, QUADS};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
@@ -23,8 +23,9 @@ use std::ops::Range;
 /// Most input rows that lie side by side for weights in columns, at any level.
 pub(super) const MOST_COLUMN_ROWS: usize = 12;
 
-/// Words that belong to a block of a quantised row: the input's scale, then what undoes the weights' bias. Side by side only
-/// as many as the format has.
+/// Words that belong to a block of a quantised row: the inputs' scale, then what undoes the weights' bias; for q4_K also the
+/// sums of this block and the next as two i16, times 8 and as they are, in every other block. Side by side only as many as
+/// the format has.
 pub(super) const NOTES: usize = 4;
 
 /// Packed inputs `[rows, cols]`; a buffer that grows once and is reused.
@@ -72,13 +73,16 @@ impl PackedRows {
             self.chunks = Chunks::of(self.rows, most);
             let (chunks, blocks) = (self.chunks, cols.div_ceil(BLOCK));
             let shared = SharedMut::new(words_mut(&mut self.lines));
-            let chunk_elements = self.rows.div_ceil(chunks.count.max(1)) * BLOCK;
+            let alike = BlockFormat::of(dtype).map_or(1, scaled_alike);
+            let groups = blocks.div_ceil(alike);
+            let chunk_elements = self.rows.div_ceil(chunks.count.max(1)) * alike * BLOCK;
             // A single chunk too is shared among the threads, block by block.
-            exec.for_rows(chunks.count * blocks, chunk_elements, &|mut part| {
+            exec.for_rows(chunks.count * groups, chunk_elements, &|mut part| {
                 while !part.is_empty() {
-                    let (chunk, first) = (part.start / blocks, part.start % blocks);
-                    let blocks = first..blocks.min(first + part.len());
-                    part.start += blocks.len();
+                    let (chunk, first) = (part.start / groups, part.start % groups);
+                    let groups = first..groups.min(first + part.len());
+                    part.start += groups.len();
+                    let blocks = groups.start * alike..blocks.min(groups.end * alike);
                     let rows = chunks.get(chunk);
                     let (x, start) = (&x[rows.start * cols..rows.end * cols], rows.start * row_lines * LANES);
                     dispatch(exec.simd(), PackChunk { x, cols, dtype, blocks, words: &shared, start });
@@ -279,36 +283,47 @@ impl PackChunk<'_> {
         match (BlockFormat::of(self.dtype), input_layout::<S>(self.dtype)) {
             // More rows than a level takes would only be dead code.
             (Some(_), _) if N > S::PANEL_ROWS => {}
-            (Some(format), Some(layout)) => self.bytes::<S, N>(format, layout),
+            (Some(format), Some(layout)) => match scaled_alike(format) {
+                SUPER => self.bytes::<S, N, SUPER>(format, layout),
+                _ => self.bytes::<S, N, 1>(format, layout),
+            },
             _ => self.pairs::<S, N>(),
         }
     }
 
-    /// The blocks' words, so many of each row side by side, and the columns of the rows that each is made of.
+    /// The words of each `alike` blocks, so many of each row side by side, and the columns of the rows that they are made of.
     #[inline(always)]
-    fn each<const N: usize>(&self, per_block: usize) -> impl Iterator<Item = (Range<usize>, &mut [[i32; N]])> {
+    fn each<const N: usize>(
+        &self,
+        alike: usize,
+        per_block: usize,
+    ) -> impl Iterator<Item = (Range<usize>, &mut [[i32; N]])> {
         let words = self.start + self.blocks.start * per_block * N..self.start + self.blocks.end * per_block * N;
         // SAFETY: tasks have different blocks, or blocks of different chunks, and so different words.
         let words = unsafe { self.words.range(words) };
-        let columns = self.blocks.clone().map(|block| block * BLOCK..self.cols.min((block + 1) * BLOCK));
-        columns.zip(words.as_chunks_mut().0.chunks_exact_mut(per_block))
+        let firsts = self.blocks.clone().step_by(alike);
+        let columns = firsts.map(move |block| block * BLOCK..self.cols.min((block + alike) * BLOCK));
+        columns.zip(words.as_chunks_mut().0.chunks_mut(alike * per_block))
     }
 
-    /// As int8, and their notes.
+    /// As int8, G blocks with one scale, and their notes.
     #[inline(always)]
-    fn bytes<S: Simd, const N: usize>(self, format: BlockFormat, layout: InputLayout) {
+    fn bytes<S: Simd, const N: usize, const G: usize>(self, format: BlockFormat, layout: InputLayout) {
         let words = layout.words();
-        for (columns, out) in self.each::<N>(words + notes_of(format)) {
-            let (out, out_notes) = out.split_at_mut(words);
+        let per_block = words + notes_of(format);
+        for (columns, out) in self.each::<N>(G, per_block) {
             for n in 0..N {
-                let (quants, notes) = round_block::<S>(format, &self.x[n * self.cols..][columns.clone()]);
-                let mut block = [0; 2 * QUADS];
-                layout.write(&quants, &mut block);
-                for (word, out) in block.iter().zip(&mut *out) {
-                    out[n] = *word;
-                }
-                for (note, out) in notes.iter().zip(&mut *out_notes) {
-                    out[n] = *note;
+                let rounded = round_blocks::<S, G>(format, &self.x[n * self.cols..][columns.clone()]);
+                for ((quants, notes), out) in rounded.iter().zip(out.chunks_exact_mut(per_block)) {
+                    let (out, out_notes) = out.split_at_mut(words);
+                    let mut block = [0; 2 * QUADS];
+                    layout.write(quants, &mut block);
+                    for (word, out) in block.iter().zip(out) {
+                        out[n] = *word;
+                    }
+                    for (note, out) in notes.iter().zip(out_notes) {
+                        out[n] = *note;
+                    }
                 }
             }
         }
@@ -317,7 +332,7 @@ impl PackChunk<'_> {
     /// As bf16, pair by pair.
     #[inline(always)]
     fn pairs<S: Simd, const N: usize>(self) {
-        for (columns, out) in self.each::<N>(LANES * S::HALVES) {
+        for (columns, out) in self.each::<N>(1, LANES * S::HALVES) {
             for n in 0..N {
                 let bits = round_pairs::<S>(&self.x[n * self.cols..][columns.clone()]);
                 let pairs = bits.as_flattened().as_chunks().0.iter();
@@ -369,7 +384,8 @@ impl Kernel for RowLines {
     fn run<S: Simd>(self) -> usize {
         let blocks = self.cols.div_ceil(BLOCK);
         match input_layout::<S>(self.dtype) {
-            Some(layout) => (blocks * (layout.words() + NOTES)).div_ceil(LANES),
+            // Notes of whole super-blocks.
+            Some(layout) => (blocks * layout.words() + blocks.next_multiple_of(SUPER) * NOTES).div_ceil(LANES),
             None if self.dtype != WeightDtype::Bf16 => self.cols.div_ceil(LANES),
             None if self.arrangement == Arrangement::Tiles => self.cols.div_ceil(2 * LANES),
             None if self.arrangement != Arrangement::Rows => S::HALVES * self.cols.div_ceil(2 * LANES),
@@ -425,36 +441,72 @@ fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
         return;
     };
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
-    let blocks = words.chunks_exact_mut(layout.words()).zip(notes.as_chunks_mut::<NOTES>().0);
-    for (x, (words, notes)) in x.chunks(BLOCK).zip(blocks) {
-        let quants;
-        (quants, *notes) = round_block::<S>(format, x);
-        layout.write(&quants, words);
+    match scaled_alike(format) {
+        SUPER => write_blocks::<S, SUPER>(format, layout, x, words, notes),
+        _ => write_blocks::<S, 1>(format, layout, x, words, notes),
+    }
+}
+
+/// The words and the notes of `x`, G blocks with one scale.
+#[inline(always)]
+fn write_blocks<S: Simd, const G: usize>(
+    format: BlockFormat,
+    layout: InputLayout,
+    x: &[f32],
+    words: &mut [i32],
+    notes: &mut [i32],
+) {
+    let notes = notes.as_chunks_mut::<NOTES>().0.chunks_mut(G);
+    for (x, (words, notes)) in x.chunks(G * BLOCK).zip(words.chunks_mut(G * layout.words()).zip(notes)) {
+        let rounded = round_blocks::<S, G>(format, x);
+        for ((quants, noted), (words, notes)) in rounded.iter().zip(words.chunks_exact_mut(layout.words()).zip(notes)) {
+            layout.write(quants, words);
+            *notes = *noted;
+        }
     }
 }
 
 /// Notes that a format has.
 pub(super) const fn notes_of(format: BlockFormat) -> usize {
-    if matches!(format, BlockFormat::Q6K) { 3 } else { 2 }
+    if matches!(format, BlockFormat::Q6K | BlockFormat::Q4K) { 3 } else { 2 }
 }
 
-/// Up to 32 values, then zeros, as int8 with the scale greatest / 127; and their notes.
+/// Blocks of inputs that have one scale: of q4_K a super-block, which is then summed in integers.
+const fn scaled_alike(format: BlockFormat) -> usize {
+    if matches!(format, BlockFormat::Q4K) { SUPER } else { 1 }
+}
+
+/// Up to G blocks of values, then zeros, as int8 with the scale greatest / 127; and their notes.
 #[inline(always)]
-fn round_block<S: Simd>(format: BlockFormat, x: &[f32]) -> ([i8; BLOCK], [i32; NOTES]) {
-    let split = x.len().min(LANES);
-    let halves = [padded(&x[..split], 0.0), padded(&x[split..], 0.0)];
-    let (low, high) = (S::load(&halves[0]), S::load(&halves[1]));
-    let (least, most) = (S::min(low, high), S::max(low, high));
-    let greatest = S::greatest(S::max(most, S::sub(S::splat(0.0), least)));
-    let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
-    let (quants, [first, second]) = S::round_int8(low, high, inverse);
-    let mut notes = [scale.to_bits() as i32, 0, 0, 0];
-    match format {
-        BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * (first + second),
-        BlockFormat::Q4K => notes[1] = (-scale * (first + second) as f32).to_bits() as i32,
-        BlockFormat::Q6K => (notes[1], notes[2]) = (-format.bias() * first, -format.bias() * second),
+fn round_blocks<S: Simd, const G: usize>(format: BlockFormat, x: &[f32]) -> [([i8; BLOCK], [i32; NOTES]); G] {
+    let mut values = [[S::splat(0.0); 2]; G];
+    let mut greatest = S::splat(0.0);
+    for (x, values) in x.chunks(BLOCK).zip(&mut values) {
+        let (low, high) = x.split_at(x.len().min(LANES));
+        *values = [S::load(&padded(low, 0.0)), S::load(&padded(high, 0.0))];
+        let (least, most) = (S::min(values[0], values[1]), S::max(values[0], values[1]));
+        greatest = S::max(greatest, S::max(most, S::sub(S::splat(0.0), least)));
     }
-    (quants, notes)
+    let greatest = S::greatest(greatest);
+    let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
+    let mut rounded = [([0; BLOCK], [scale.to_bits() as i32, 0, 0, 0]); G];
+    for block in 0..G {
+        let (quants, [first, second]) = S::round_int8(values[block][0], values[block][1], inverse);
+        rounded[block].0 = quants;
+        let sum = first + second;
+        let notes = &mut rounded[block].1;
+        match format {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * sum,
+            BlockFormat::Q6K => (notes[1], notes[2]) = (-format.bias() * first, -format.bias() * second),
+            BlockFormat::Q4K => {
+                notes[1] = -8 * sum;
+                let pair = |sum: i32| if block % 2 == 0 { sum & 0xffff } else { sum << 16 };
+                let notes = &mut rounded[block / 2 * 2].1;
+                (notes[2], notes[3]) = (notes[2] | pair(8 * sum), notes[3] | pair(sum));
+            }
+        }
+    }
+    rounded
 }
 
 /// The bits of lines as words.

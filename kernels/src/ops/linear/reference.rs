@@ -34,5 +34,5 @@ fn inputs(dtype: WeightDtype, x: &[f32]) -> impl Iterator<Item = f64> {
         };
         x.iter().map(value).collect()
     };
-    x.chunks(32).flat_map(rounded)
+    x.chunks(if dtype == WeightDtype::Q4K { 256 } else { 32 }).flat_map(rounded)
 }

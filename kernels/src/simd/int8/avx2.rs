@@ -6,8 +6,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::super::Simd;
 use super::super::avx2::Avx2;
+use super::super::{LANES, Simd};
 use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 
@@ -38,6 +38,23 @@ impl Int8 for Avx2 {
     fn splat_i32(value: i32) -> Sums {
         // SAFETY: called only inside the level's `run`, whose contract is that the processor has AVX2.
         unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+    #[inline(always)]
+    fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Sums {
+        // SAFETY: AVX2 by the level's contract; each load takes exactly the 16 bytes.
+        unsafe {
+            let (low, high) = (_mm_loadu_si128(low.as_ptr().cast()), _mm_loadu_si128(high.as_ptr().cast()));
+            let first = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high));
+            [first, _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(low, high))]
+        }
+    }
+    #[inline(always)]
+    fn add_pairs(acc: Sums, a: Sums, b: Sums) -> Sums {
+        // SAFETY: AVX2 by the level's contract.
+        unsafe {
+            let first = _mm256_add_epi32(acc[0], _mm256_madd_epi16(a[0], b[0]));
+            [first, _mm256_add_epi32(acc[1], _mm256_madd_epi16(a[1], b[1]))]
+        }
     }
     #[inline(always)]
     fn dot_bytes<const N: usize, const SIGNED: bool>(

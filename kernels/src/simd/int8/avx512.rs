@@ -2,8 +2,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::super::Simd;
 use super::super::avx512::Avx512;
+use super::super::{LANES, Simd};
 use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -33,6 +33,20 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     fn splat_i32(value: i32) -> __m512i {
         // SAFETY: called only inside the level's `run`, whose contract is that the processor has AVX-512.
         unsafe { _mm512_set1_epi32(value) }
+    }
+    #[inline(always)]
+    fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract; each load takes exactly the 16 bytes.
+        unsafe {
+            let low = _mm512_cvtepu8_epi32(_mm_loadu_si128(low.as_ptr().cast()));
+            let high = _mm512_cvtepu8_epi32(_mm_loadu_si128(high.as_ptr().cast()));
+            _mm512_or_si512(low, _mm512_slli_epi32::<16>(high))
+        }
+    }
+    #[inline(always)]
+    fn add_pairs(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: AVX-512 VNNI by the level's contract.
+        unsafe { _mm512_dpwssd_epi32(acc, a, b) }
     }
     #[inline(always)]
     fn dot_bytes<const N: usize, const SIGNED: bool>(

@@ -6,13 +6,15 @@
 //! which VNNI, `maddubs` and a plain zero extension all take; the bias is undone by an integer that depends on the
 //! input alone.
 
+use super::LANES;
+
 mod avx2;
 mod avx512;
 mod portable;
 
 /// Bytes of a quad: 4 k of 16 weight rows.
 pub(crate) const QUAD: usize = 64;
-/// Consecutive k that share a scale of the input, and k of a block of weights.
+/// K of a block of weights, and of the inputs that share a scale, but for q4_K, whose inputs have one for a super-block.
 pub(crate) const BLOCK: usize = 32;
 /// Quads of a block, when each weight is a byte.
 pub(crate) const QUADS: usize = 8;
@@ -63,6 +65,10 @@ pub(crate) trait Int8: Copy + 'static {
 
     /// 16 times the same.
     fn splat_i32(value: i32) -> Self::I;
+    /// Pairs of i16, lane i `low[i]` and `high[i]`.
+    fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Self::I;
+    /// Lane i: `acc[i]` and the products of both of the pairs `a[i]` and `b[i]`.
+    fn add_pairs(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// Whether each quad asks for one ahead; if not, a walk asks for its next span.
     const ASKS: bool;
 

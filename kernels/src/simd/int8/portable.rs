@@ -17,6 +17,15 @@ impl Int8 for Portable {
         [value; LANES]
     }
     #[inline(always)]
+    fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|i| i32::from(low[i]) | i32::from(high[i]) << 16)
+    }
+    #[inline(always)]
+    fn add_pairs(acc: [i32; LANES], a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        let product = |a: i32, b: i32| i32::from(a as i16) * i32::from(b as i16) + (a >> 16) * (b >> 16);
+        std::array::from_fn(|i| acc[i] + product(a[i], b[i]))
+    }
+    #[inline(always)]
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
         _ahead: *const u8,

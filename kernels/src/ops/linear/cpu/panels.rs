@@ -1,7 +1,8 @@
 //! Panels of 16 quantised weight rows times all packed input rows.
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
-//! weight scales and the input's, and added to one f32 sum over ascending k. A span of weights stays in the first-level
+//! weight scales and the input's, and added to one f32 sum over ascending k. Of q4_K a whole super-block is summed in
+//! integers. A span of weights stays in the first-level
 //! cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level one while
 //! the next inputs pass. Where the level asks for each quad ahead, few inputs take two panels, block by block: memory serves
 //! two walks faster than one. Elsewhere the first inputs ask for the next span, each chunk for its share, so that memory is
@@ -10,7 +11,7 @@
 
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
-use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
+use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN, SUPER};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
@@ -28,16 +29,34 @@ trait PanelFormat<S: Simd> {
     /// Words of a block of input, and its notes.
     const WORDS: usize;
     const NOTES: usize;
-    /// Adds block `block` of the span to the sums of N inputs, whose words and then notes `inputs` are.
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]);
+    /// Blocks that may be summed in integers before they are added to sums.
+    const BLOCKS: usize = SPAN;
+    /// Adds block `block` of the span to the sums of N inputs, or to their integers; `inputs` are its words and then notes.
+    fn add<const N: usize>(
+        panel: &Panel<'_>,
+        block: usize,
+        inputs: &[[i32; N]],
+        ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    );
+    /// Adds the integers of the up to `BLOCKS` blocks from `block` on to the sums; `inputs` are those of all of them.
+    #[inline(always)]
+    fn end<const N: usize>(
+        _panel: &Panel<'_>,
+        _block: usize,
+        _inputs: &[[i32; N]],
+        _ints: &mut [S::I; N],
+        _sums: &mut [S::F; N],
+    ) {
+    }
 }
 
-/// `sums += ints * scales * the inputs' scales`.
+/// `sums += dots * scales * the inputs' scales`.
 #[inline(always)]
-fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], ints: [S::I; N], scales: S::F, inputs: &[i32; N]) {
+fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], dots: [S::I; N], scales: S::F, inputs: &[i32; N]) {
     for n in 0..N {
         let input = S::splat(f32::from_bits(inputs[n] as u32));
-        sums[n] = S::fma(S::mul(S::from_i32(ints[n]), scales), input, sums[n]);
+        sums[n] = S::fma(S::mul(S::from_i32(dots[n]), scales), input, sums[n]);
     }
 }
 
@@ -48,11 +67,17 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     const NOTES: usize = notes_of(BlockFormat::Q8_0);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(
+        panel: &Panel<'_>,
+        block: usize,
+        inputs: &[[i32; N]],
+        _ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
-        let ints = S::dot_bytes::<N, true>(quads, panel.ahead(QUADS, block, AHEAD), words, &notes[1]);
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(QUADS, block)), &notes[0]);
+        let dots = S::dot_bytes::<N, true>(quads, panel.ahead(QUADS, block, AHEAD), words, &notes[1]);
+        scaled::<S, N>(sums, dots, S::load_f16(panel.meta_words(QUADS, block)), &notes[0]);
     }
 }
 
@@ -63,31 +88,73 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     const NOTES: usize = notes_of(BlockFormat::Q4_0);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(
+        panel: &Panel<'_>,
+        block: usize,
+        inputs: &[[i32; N]],
+        _ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        let ints = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &notes[1]);
-        scaled::<S, N>(sums, ints, S::load_f16(panel.meta_words(4, block)), &notes[0]);
+        let dots = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &notes[1]);
+        scaled::<S, N>(sums, dots, S::load_f16(panel.meta_words(4, block)), &notes[0]);
     }
 }
 
 struct Q4K;
 
+/// A super-block is summed in integers: its blocks' scales are integers, and its inputs have one scale.
 impl<S: Simd> PanelFormat<S> for Q4K {
     const WORDS: usize = S::NARROW_INPUT.words();
     const NOTES: usize = notes_of(BlockFormat::Q4K);
+    const BLOCKS: usize = SUPER;
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(
+        panel: &Panel<'_>,
+        block: usize,
+        inputs: &[[i32; N]],
+        ints: &mut [S::I; N],
+        _sums: &mut [S::F; N],
+    ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        let ints = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &[0; N]);
-        let [scales, minima] = panel.meta_bytes(4, block);
-        let [d, d_min] = panel.supers::<2>(block);
-        scaled::<S, N>(sums, ints, S::mul(S::load_f16(d), S::load_u8(scales)), &notes[0]);
-        let minima = S::mul(S::load_f16(d_min), S::load_u8(minima));
+        // Of the weights less 8, so that a dot has 16 bits.
+        let dots = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &notes[1]);
+        let scales = S::load_pairs(&panel.meta_bytes(4, block)[0], &[0; PANEL]);
         for n in 0..N {
-            sums[n] = S::fma(minima, S::splat(f32::from_bits(notes[1][n] as u32)), sums[n]);
+            ints[n] = S::add_pairs(ints[n], dots[n], scales);
+        }
+    }
+
+    #[inline(always)]
+    fn end<const N: usize>(
+        panel: &Panel<'_>,
+        block: usize,
+        inputs: &[[i32; N]],
+        ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
+        let per_block = <Self as PanelFormat<S>>::WORDS + <Self as PanelFormat<S>>::NOTES;
+        let mut minima = [S::splat_i32(0); N];
+        // What the dots lack for the 8, and the minima.
+        for (pair, inputs) in panel.pairs::<4>()[block / 2..].iter().zip(inputs.chunks(2 * per_block)) {
+            let [[first, first_minima], [second, second_minima]] = &pair.meta;
+            let (scales, least) = (S::load_pairs(first, second), S::load_pairs(first_minima, second_minima));
+            for n in 0..N {
+                let eights = S::splat_i32(inputs[QUADS + 2][n]);
+                ints[n] = S::add_pairs(ints[n], scales, eights);
+                minima[n] = S::add_pairs(minima[n], least, eights);
+            }
+        }
+        let [d, d_min] = panel.supers::<2>(block);
+        let (d, d_min) = (S::load_f16(d), S::mul(S::load_f16(d_min), S::splat(-0.125)));
+        for n in 0..N {
+            let scale = S::splat(f32::from_bits(inputs[QUADS][n] as u32));
+            let dot = S::fma(S::from_i32(ints[n]), d, S::mul(S::from_i32(minima[n]), d_min));
+            sums[n] = S::fma(dot, scale, sums[n]);
+            ints[n] = S::splat_i32(0);
         }
     }
 }
@@ -99,7 +166,13 @@ impl<S: Simd> PanelFormat<S> for Q6K {
     const NOTES: usize = notes_of(BlockFormat::Q6K);
 
     #[inline(always)]
-    fn add<const N: usize>(panel: &Panel<'_>, block: usize, inputs: &[[i32; N]], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(
+        panel: &Panel<'_>,
+        block: usize,
+        inputs: &[[i32; N]],
+        _ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads = sixes(panel.quads(block));
         let [d] = panel.supers::<1>(block);
@@ -107,8 +180,8 @@ impl<S: Simd> PanelFormat<S> for Q6K {
         let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
         for (half, (quads, words)) in halves.enumerate() {
             let ahead = panel.ahead(6, block, AHEAD + half * size_of_val(quads));
-            let ints = S::dot_bytes::<N, false>(quads, ahead, words, &notes[1 + half]);
-            scaled::<S, N>(sums, ints, signed_scales::<S>(d, &scales[half]), &notes[0]);
+            let dots = S::dot_bytes::<N, false>(quads, ahead, words, &notes[1 + half]);
+            scaled::<S, N>(sums, dots, signed_scales::<S>(d, &scales[half]), &notes[0]);
         }
     }
 }
@@ -177,18 +250,20 @@ impl WeightBlock<'_> {
         sums: &mut [[MaybeUninit<Line>; ROWS]; BAND],
     ) {
         let (start, first) = (panels.start, self.x.chunk(chunks.start));
+        let weight = self.linear.weight().panels();
         // Side by side go the halves of a band, each as long as can be. With more inputs, multiplying takes longer than
         // memory does.
         let half = if S::ASKS && chunks.len() == 1 && first.len() <= 2 { panels.len() / 2 } else { 0 };
         let (left, right) = sums.split_at_mut(half);
         for (p, (left, right)) in left.iter_mut().zip(&mut *right).enumerate() {
-            let panels = [start + p, start + half + p];
+            let panels = [weight.panel(start + p, span), weight.panel(start + half + p, span)];
             match first.len() {
                 1 => self.panels::<S, T, 1, 2>(panels, span, (chunks.start, None), [left, right]),
                 _ => self.panels::<S, T, 2, 2>(panels, span, (chunks.start, None), [left, right]),
             }
         }
         for (panel, sums) in (start + 2 * half..panels.end).zip(&mut right[half..]) {
+            let panel = weight.panel(panel, span);
             for chunk in chunks.clone() {
                 let rows = self.x.chunk(chunk);
                 let asks = (!S::ASKS && chunks.start == 0).then_some((chunk, chunks.len()));
@@ -212,7 +287,7 @@ impl WeightBlock<'_> {
     #[inline(always)]
     fn panels<S: Simd, T: PanelFormat<S>, const N: usize, const P: usize>(
         &self,
-        panels: [usize; P],
+        panels: [Panel<'_>; P],
         span: usize,
         (chunk, asks): (usize, Option<(usize, usize)>),
         lines: [&mut [MaybeUninit<Line>]; P],
@@ -220,8 +295,6 @@ impl WeightBlock<'_> {
         if N > S::PANEL_ROWS {
             return;
         }
-        let weight = self.linear.weight();
-        let panels: [Panel<'_>; P] = std::array::from_fn(|p| weight.panel(panels[p], span));
         let per_block = T::WORDS + T::NOTES;
         let inputs = &self.x.words::<N>(chunk)[span * SPAN * per_block..][..panels[0].blocks() * per_block];
         let count = panels[0].lines();
@@ -237,14 +310,22 @@ impl WeightBlock<'_> {
                 }
             }
         }
-        for (block, inputs) in inputs.chunks_exact(per_block).enumerate() {
-            for line in asked.by_ref().take(share) {
-                S::prefetch(panels[0].behind(line));
+        let mut ints = [[S::splat_i32(0); N]; P];
+        for (at, inputs) in inputs.chunks(T::BLOCKS * per_block).enumerate() {
+            let first = at * T::BLOCKS;
+            for (at, inputs) in inputs.chunks_exact(per_block).enumerate() {
+                for line in asked.by_ref().take(share) {
+                    S::prefetch(panels[0].behind(line));
+                }
+                // No loop: the compiler would keep the sums in memory.
+                T::add(&panels[0], first + at, inputs, &mut ints[0], &mut sums[0]);
+                if P == 2 {
+                    T::add(&panels[P - 1], first + at, inputs, &mut ints[P - 1], &mut sums[P - 1]);
+                }
             }
-            // No loop: the compiler would keep the sums in memory.
-            T::add(&panels[0], block, inputs, &mut sums[0]);
+            T::end(&panels[0], first, inputs, &mut ints[0], &mut sums[0]);
             if P == 2 {
-                T::add(&panels[P - 1], block, inputs, &mut sums[P - 1]);
+                T::end(&panels[P - 1], first, inputs, &mut ints[P - 1], &mut sums[P - 1]);
             }
         }
         for p in 0..P {

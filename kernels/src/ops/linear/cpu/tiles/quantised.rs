@@ -1,9 +1,9 @@
-//! Quantised weights by matrix instructions: a block's quads are a tile as they lie in their panel.
+//! Quantised weights but q4_K by matrix instructions: a block's quads are a tile as they lie in their panel.
 //!
 //! Packed inputs are rows of tiles as they are. The integers of some dots are computed while those of another are scaled and
 //! added up as in `panels`, with the same bits.
 
-use super::{Lanes, SIDE, WeightBlock};
+use super::{Lanes, SHIFT, SIDE, WeightBlock};
 use crate::ops::linear::cpu::panels::{signed_scales, sixes};
 use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
@@ -24,8 +24,8 @@ const FAR: usize = 6144;
 impl WeightBlock<'_> {
     #[inline(always)]
     pub(super) unsafe fn walk_quantised<T: TileFormat>(&self) {
-        let weight = self.linear.weight();
-        let blocks = weight.cols().div_ceil(BLOCK);
+        let weight = self.linear.weight().panels();
+        let blocks = self.linear.weight().cols().div_ceil(BLOCK);
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch { ints: [MaybeUninit::uninit(); DOTS], bytes: [MaybeUninit::uninit(); SPAN] };
         let mut sums = [[MaybeUninit::<[Line; SIDE]>::uninit(); GROUPS]; BAND];
@@ -227,7 +227,7 @@ impl SpanWalk<'_> {
             return;
         }
         let (block, part) = (dot / T::DOTS, dot % T::DOTS);
-        let (scales, minima) = (T::scales(&self.panel, block, part), T::minima(&self.panel, block));
+        let scales = T::scales(&self.panel, block, part);
         let shift = Lanes::mul(Lanes::splat(-SHIFT), scales);
         let ahead = self.panel.ahead(T::STORED_QUADS, block, part * T::ASKED * QUAD + NEAR);
         let ask = |quad: isize| {
@@ -257,9 +257,6 @@ impl SpanWalk<'_> {
                 unsafe { (&*row.cast(), _mm512_load_si512(ints.add(N).cast())) };
             let input = Lanes::splat(f32::from_bits(notes[0] as u32));
             sums[N] = Lanes::fma(Lanes::fma(shifted(int), scales, shift), input, sums[N]);
-            if let Some(minima) = minima {
-                sums[N] = Lanes::fma(minima, Lanes::splat(f32::from_bits(notes[1] as u32)), sums[N]);
-            }
         });
         for quad in rows..T::ASKED {
             ask(quad as isize);
@@ -267,13 +264,9 @@ impl SpanWalk<'_> {
     }
 }
 
-/// 1.5 * 2^23: the last bit of an f32 of this size is 1.
-const SHIFT: f32 = 12_582_912.0;
-
-/// `SHIFT + int`, for integers below 2^22, by an addition of integers: while tiles are in use, only one of a core's two ports
-/// multiplies or converts floats (seen on a Xeon), and the other is idle. With a scale of few bits `SHIFT * scale` is exact (f16
-/// and at most 8 bits of a block's own are 19), so a fused multiply-add that takes it away again rounds `int * scale` once,
-/// as if the integer had been converted and multiplied.
+/// `SHIFT + int`, for integers below 2^22. With a scale of few bits `SHIFT * scale` is exact (f16 and at most 8 bits of a
+/// block's own are 19), so a fused multiply-add that takes it away again rounds `int * scale` once, as if the integer had been
+/// converted and multiplied.
 #[inline(always)]
 fn shifted(int: __m512i) -> F {
     // SAFETY: AVX-512 by the level; the bits are those of an f32.
@@ -310,10 +303,6 @@ pub(super) trait TileFormat {
     fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
         Lanes::load_f16(panel.meta_words(Self::STORED_QUADS, block))
     }
-    /// What is added for each sum of inputs, if the format has minima.
-    fn minima(_panel: &Panel<'_>, _block: usize) -> Option<F> {
-        None
-    }
 }
 
 pub(super) struct Q8_0;
@@ -337,28 +326,6 @@ impl TileFormat for Q4_0 {
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
         unbiased(nibbles(panel.quads(block)), BlockFormat::Q4_0)
-    }
-}
-
-pub(super) struct Q4K;
-
-impl TileFormat for Q4K {
-    const DOTS: usize = 1;
-    const STORED_QUADS: usize = QUADS / 2;
-
-    #[inline(always)]
-    fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
-        nibbles(panel.quads(block))
-    }
-    #[inline(always)]
-    fn scales(panel: &Panel<'_>, block: usize, _dot: usize) -> F {
-        let [d, _] = panel.supers::<2>(block);
-        Lanes::mul(Lanes::load_f16(d), Lanes::load_u8(&panel.meta_bytes(Self::STORED_QUADS, block)[0]))
-    }
-    #[inline(always)]
-    fn minima(panel: &Panel<'_>, block: usize) -> Option<F> {
-        let [_, d_min] = panel.supers::<2>(block);
-        Some(Lanes::mul(Lanes::load_f16(d_min), Lanes::load_u8(&panel.meta_bytes(Self::STORED_QUADS, block)[1])))
     }
 }
 

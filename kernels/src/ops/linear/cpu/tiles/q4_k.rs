@@ -1,0 +1,344 @@
+//! q4_K by matrix instructions, a super-block at a time.
+//!
+//! A block's scale has 6 bits: 8 times its upper three and its lower three. Either times a weight of 4 bits is at most
+//! 7 * 15, a signed byte, so a super-block becomes two planes of bytes, whose dots with 256 inputs add up in two tiles: no
+//! block's dot is stored and scaled by itself. Minima go with sums of the inputs. All of it is integers, and gives the bits
+//! of `panels`.
+//!
+//! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last.
+
+use super::{Lanes, SHIFT, SIDE, WeightBlock};
+use crate::ops::linear::pack::NOTES;
+use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER};
+use crate::simd::amx::Tiles;
+use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
+use crate::simd::{LANES, Line, Simd};
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Most input rows of one walk, and the groups of 16 that they make.
+const ROWS: usize = GROUPS * SIDE;
+const GROUPS: usize = 4;
+/// Bytes ahead of being unpacked at which weights are asked for in the first-level cache, and in the second.
+const NEAR: usize = 2560;
+const FAR: usize = 8192;
+/// Pairs of blocks of a super-block, each of them the k of a tile.
+const PAIRS: usize = SUPER / 2;
+/// Rows that are scaled with each of them.
+const SCALED: usize = SIDE / PAIRS;
+
+/// A pair of blocks as bytes times the upper and the lower bits of their scales.
+type Planes = [[[u8; QUAD]; 2 * QUADS]; 2];
+/// A super-block's integers by either plane, a line for each input row.
+type Ints = [[[i32; LANES]; SIDE]; 2];
+type Sums = [Line; SIDE];
+type F = <Lanes as Simd>::F;
+type I = <Lanes as Int8>::I;
+
+#[repr(C, align(64))]
+struct Scratch {
+    /// Of this super-block, and of the next.
+    planes: [[MaybeUninit<Planes>; PAIRS]; 2],
+    /// Of this super-block and group of inputs, and of the last.
+    ints: [MaybeUninit<Ints>; 2],
+}
+
+impl WeightBlock<'_> {
+    #[inline(always)]
+    pub(super) unsafe fn walk_q4_k(&self) {
+        // Not cleared, which would take as long as a short walk.
+        let mut scratch = Scratch { planes: [[MaybeUninit::uninit(); PAIRS]; 2], ints: [MaybeUninit::uninit(); 2] };
+        let mut sums = [[MaybeUninit::<Sums>::uninit(); GROUPS]; BAND];
+        let mut first = 0;
+        while first < self.x.rows() {
+            let count = (self.x.rows() - first).min(ROWS);
+            let groups = count.div_ceil(SIDE);
+            let rows = count.div_ceil(groups);
+            // The last group may begin among the rows of the one before: all have as many.
+            let start = |group: usize| first + (group * rows).min(count - rows);
+            let mut inputs = [std::ptr::null(); GROUPS];
+            for group in 0..groups {
+                // All rows are there.
+                inputs[group] = self.x.rows_from(start(group), rows).as_ptr().cast();
+            }
+            let (sides, weights) = ((rows, QUAD), (2 * QUADS, QUAD));
+            // Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
+            // SAFETY: the level is what the caller says.
+            let tiles = unsafe { Tiles::new([sides, sides, sides, sides, sides, sides, weights, weights]) };
+            for band in self.bands() {
+                let panels = band.start / PANEL..band.end.div_ceil(PANEL);
+                for sums in &mut sums[..panels.len()] {
+                    sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
+                }
+                let mut walk = BandWalk {
+                    tiles: &tiles,
+                    weight: self.linear.weight().panels(),
+                    panels: panels.clone(),
+                    blocks: self.linear.weight().cols().div_ceil(BLOCK),
+                    rows,
+                    stride: self.x.row_bytes(),
+                    scratch: &mut scratch,
+                };
+                // SAFETY: tiles are configured for so many rows, and sums were set.
+                unsafe { walk.run(&inputs[..groups], &mut sums) };
+                for group in 0..groups {
+                    for (place, n) in (start(group)..).take(rows).enumerate() {
+                        for (row, sums) in band.clone().step_by(PANEL).zip(&sums) {
+                            // SAFETY: these are sums of this walk.
+                            self.put(n, row, unsafe { &sums[group].assume_init_ref()[place].0 });
+                        }
+                    }
+                }
+            }
+            first += count;
+        }
+    }
+}
+
+/// Up to 8 blocks of a panel.
+#[derive(Clone, Copy)]
+struct SuperBlock<'a> {
+    pairs: &'a [Pair<{ QUADS / 2 }>],
+    supers: &'a [[u16; PANEL]; 2],
+    /// The panel's place in its band.
+    place: usize,
+    /// The span, and the first pair in it.
+    span: usize,
+    pair: usize,
+}
+
+/// A pair's quads times the upper and the lower bits of their scales; asks for the pairs ahead.
+#[inline(always)]
+fn unpack(pair: &Pair<{ QUADS / 2 }>, planes: &mut MaybeUninit<Planes>) {
+    let ask = |line: usize| {
+        let line = (&raw const *pair).cast::<u8>().wrapping_add(line * QUAD);
+        Lanes::prefetch(line.wrapping_add(NEAR));
+        Lanes::prefetch_far(line.wrapping_add(FAR));
+    };
+    ask(0);
+    let planes = planes.as_mut_ptr().cast::<__m512i>();
+    for (which, quads) in pair.quads.iter().enumerate() {
+        let scales = &pair.meta[which][0];
+        let scales = Lanes::load_pairs(scales, scales);
+        // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
+        unsafe {
+            let (high, low) = (_mm512_srli_epi16::<3>(scales), _mm512_and_si512(scales, _mm512_set1_epi16(7)));
+            let mask = _mm512_set1_epi8(15);
+            let (upper, lower) = (planes.add(which * QUADS), planes.add((2 + which) * QUADS));
+            for (at, quad) in quads.iter().enumerate() {
+                ask(1 + which * QUADS / 2 + at);
+                let packed = _mm512_loadu_si512(quad.as_ptr().cast());
+                let first = _mm512_and_si512(packed, mask);
+                let second = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
+                // Two bytes at once: neither product reaches the other.
+                _mm512_store_si512(upper.add(at), _mm512_mullo_epi16(first, high));
+                _mm512_store_si512(upper.add(QUADS / 2 + at), _mm512_mullo_epi16(second, high));
+                _mm512_store_si512(lower.add(at), _mm512_mullo_epi16(first, low));
+                _mm512_store_si512(lower.add(QUADS / 2 + at), _mm512_mullo_epi16(second, low));
+            }
+        }
+    }
+}
+
+/// What turns a super-block's integers into sums.
+#[derive(Clone, Copy)]
+struct Scales {
+    minima: [I; PAIRS],
+    d: F,
+    d_min: F,
+    shift: F,
+    /// The first row's notes of its first block.
+    notes: *const u8,
+    sums: *mut Sums,
+}
+
+/// A super-block and a group of inputs.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    this: SuperBlock<'a>,
+    /// The group's first row.
+    inputs: *const u8,
+    /// Where the super-block lies unpacked.
+    buffer: usize,
+    /// What is to be unpacked meanwhile, and scaled.
+    unpacked: &'a [Pair<{ QUADS / 2 }>],
+    last: Option<Scales>,
+}
+
+/// A band of panels times the groups of input rows.
+struct BandWalk<'a> {
+    tiles: &'a Tiles,
+    weight: Panels<'a>,
+    panels: Range<usize>,
+    /// Blocks of a row.
+    blocks: usize,
+    /// Rows of a group, and bytes from one to the next.
+    rows: usize,
+    stride: usize,
+    scratch: &'a mut Scratch,
+}
+
+impl<'a> BandWalk<'a> {
+    /// The super-block from `pair` on, if there is one.
+    #[inline(always)]
+    fn super_block(&self, span: usize, place: usize, pair: usize) -> Option<SuperBlock<'a>> {
+        if span * SPAN >= self.blocks {
+            return None;
+        }
+        let panel = self.weight.panel(self.panels.start + place, span);
+        let pairs = &panel.pairs()[pair..];
+        let pairs = &pairs[..pairs.len().min(PAIRS)];
+        Some(SuperBlock { pairs, supers: panel.supers(2 * pair), place, span, pair })
+    }
+
+    /// The one behind it in the walk: the panel's next, or the next panel's first, span by span.
+    #[inline(always)]
+    fn behind(&self, this: &SuperBlock<'_>) -> Option<SuperBlock<'a>> {
+        let left = self.blocks - this.span * SPAN;
+        if this.pair == 0 && left > SUPER {
+            self.super_block(this.span, this.place, PAIRS)
+        } else if this.place + 1 < self.panels.len() {
+            self.super_block(this.span, this.place + 1, 0)
+        } else {
+            self.super_block(this.span + 1, 0, 0)
+        }
+    }
+
+    /// Adds what the super-blocks give to the sums of their panels and the groups, whose first rows `groups` are.
+    ///
+    /// # Safety
+    /// Tiles must be configured for so many rows, which must be there, and sums be set.
+    #[inline(always)]
+    unsafe fn run(&mut self, groups: &[*const u8], sums: &mut [[MaybeUninit<Sums>; GROUPS]; BAND]) {
+        let mut next = self.super_block(0, 0, 0);
+        if let Some(next) = next {
+            for (pair, planes) in next.pairs.iter().zip(&mut self.scratch.planes[0]) {
+                unpack(pair, planes);
+            }
+        }
+        let (mut buffer, mut item) = (0, 0);
+        let mut last = None;
+        while let Some(this) = next {
+            next = self.behind(&this);
+            for (group, inputs) in groups.iter().enumerate() {
+                let unpacked = if group == 0 { next.map_or(&[][..], |next| next.pairs) } else { &[] };
+                let step = Step { this, inputs: *inputs, buffer, unpacked, last };
+                // SAFETY: the caller's; this super-block was unpacked.
+                unsafe {
+                    match item {
+                        0 => self.step::<0, 1>(step),
+                        _ => self.step::<2, 3>(step),
+                    }
+                    last = Some(self.scales(&this, *inputs, sums[this.place][group].as_mut_ptr()));
+                }
+                item = 1 - item;
+            }
+            buffer = 1 - buffer;
+        }
+        if let Some(last) = last {
+            // SAFETY: the caller's.
+            unsafe { self.scale(&last, &self.scratch.ints[1 - item], 0..self.rows) };
+        }
+    }
+
+    /// The integers of a super-block and a group of inputs, in tiles C and D; meanwhile unpacks the next one, and scales what
+    /// came before.
+    ///
+    /// # Safety
+    /// As of [`Self::run`]; the super-block must be unpacked, and if there are scales, the integers that they are for be there.
+    #[inline(always)]
+    unsafe fn step<const C: u8, const D: u8>(&mut self, step: Step<'_>) {
+        self.tiles.zero::<C>();
+        self.tiles.zero::<D>();
+        // SAFETY: the caller's.
+        unsafe {
+            self.pair::<C, D, 4>(&step, 0);
+            self.pair::<C, D, 5>(&step, 1);
+            self.pair::<C, D, 4>(&step, 2);
+            self.pair::<C, D, 5>(&step, 3);
+            // A tile of sums has at most 16 lines.
+            let ints = self.scratch.ints[usize::from(C / 2)].as_mut_ptr().cast::<u8>();
+            self.tiles.store::<C>(ints, QUAD);
+            self.tiles.store::<D>(ints.add(size_of::<Ints>() / 2), QUAD);
+        }
+    }
+
+    /// A pair of a step, if there is that one, and the parts of the rest that go with it.
+    ///
+    /// # Safety
+    /// As of [`Self::step`].
+    #[inline(always)]
+    unsafe fn pair<const C: u8, const D: u8, const A: u8>(&mut self, step: &Step<'_>, pair: usize) {
+        if pair < step.this.pairs.len() {
+            let upper = self.scratch.planes[step.buffer][pair].as_ptr().cast::<u8>();
+            let inputs = step.inputs.wrapping_add((step.this.span * SPAN + 2 * (step.this.pair + pair)) * BLOCK);
+            // SAFETY: the caller's. If a row lacks the second block, its notes follow, by which zeros are multiplied.
+            unsafe {
+                self.tiles.load::<A>(inputs, self.stride);
+                self.tiles.load::<6>(upper, QUAD);
+                self.tiles.multiply_int8::<C, A, 6>();
+                self.tiles.load::<7>(upper.add(size_of::<Planes>() / 2), QUAD);
+                self.tiles.multiply_int8::<D, A, 7>();
+            }
+        }
+        if let Some(unpacked) = step.unpacked.get(pair) {
+            unpack(unpacked, &mut self.scratch.planes[1 - step.buffer][pair]);
+        }
+        if let Some(last) = &step.last {
+            let rows = SCALED * pair..self.rows.min(SCALED * (pair + 1));
+            // SAFETY: the caller's.
+            unsafe { self.scale(last, &self.scratch.ints[1 - usize::from(C / 2)], rows) };
+        }
+    }
+
+    /// What scales a super-block of these inputs.
+    ///
+    /// # Safety
+    /// As of [`Self::run`].
+    #[inline(always)]
+    unsafe fn scales(&self, of: &SuperBlock<'_>, inputs: *const u8, sums: *mut Sums) -> Scales {
+        let mut minima = [Lanes::splat_i32(0); PAIRS];
+        for (minima, pair) in minima.iter_mut().zip(of.pairs) {
+            *minima = Lanes::load_pairs(&pair.meta[0][1], &pair.meta[1][1]);
+        }
+        let d_min = Lanes::mul(Lanes::load_f16(&of.supers[1]), Lanes::splat(-1.0));
+        let block = of.span * SPAN + 2 * of.pair;
+        Scales {
+            minima,
+            d: Lanes::load_f16(&of.supers[0]),
+            d_min,
+            shift: Lanes::mul(d_min, Lanes::splat(-SHIFT)),
+            notes: inputs.wrapping_add(self.blocks * BLOCK + block * size_of::<[i32; NOTES]>()),
+            sums,
+        }
+    }
+
+    /// Adds the integers of these rows to their sums.
+    ///
+    /// # Safety
+    /// As of [`Self::run`]; the integers must be there.
+    #[inline(always)]
+    unsafe fn scale(&self, scales: &Scales, ints: &MaybeUninit<Ints>, rows: Range<usize>) {
+        let ints = ints.as_ptr().cast::<__m512i>();
+        for n in rows {
+            let notes = scales.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
+            // SAFETY: the caller's: AVX-512 by the level; rows have notes of whole super-blocks.
+            unsafe {
+                let (upper, lower) = (_mm512_load_si512(ints.add(n)), _mm512_load_si512(ints.add(SIDE + n)));
+                let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), lower);
+                // Below 2^22, so that these are the bits of `SHIFT` and the integer.
+                let mut minima = _mm512_set1_epi32(SHIFT.to_bits() as i32);
+                for pair in 0..PAIRS {
+                    minima =
+                        Lanes::add_pairs(minima, scales.minima[pair], _mm512_set1_epi32((*notes.add(2 * pair))[3]));
+                }
+                let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
+                let dot = Lanes::fma(Lanes::from_i32(ints), scales.d, minima);
+                let input = Lanes::splat(f32::from_bits((*notes)[0] as u32));
+                let sum = &mut (*scales.sums)[n].0;
+                Lanes::store(Lanes::fma(dot, input, Lanes::load(sum)), sum);
+            }
+        }
+    }
+}
