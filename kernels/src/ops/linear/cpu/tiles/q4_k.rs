@@ -40,6 +40,8 @@ type I = <Lanes as Int8>::I;
 struct Scratch {
     /// Of this super-block, and of the next.
     planes: [[MaybeUninit<Planes>; PAIRS]; 2],
+    /// Of this super-block, and of the last.
+    scales: [MaybeUninit<Scales>; 2],
     /// Of this super-block and group of inputs, and of the last.
     ints: [MaybeUninit<Ints>; 2],
 }
@@ -48,7 +50,11 @@ impl WeightBlock<'_> {
     #[inline(always)]
     pub(super) unsafe fn walk_q4_k(&self) {
         // Not cleared, which would take as long as a short walk.
-        let mut scratch = Scratch { planes: [[MaybeUninit::uninit(); PAIRS]; 2], ints: [MaybeUninit::uninit(); 2] };
+        let mut scratch = Scratch {
+            planes: [[MaybeUninit::uninit(); PAIRS]; 2],
+            scales: [MaybeUninit::uninit(); 2],
+            ints: [MaybeUninit::uninit(); 2],
+        };
         let mut sums = [[MaybeUninit::<Sums>::uninit(); GROUPS]; BAND];
         let mut first = 0;
         while first < self.x.rows() {
@@ -108,6 +114,14 @@ struct SuperBlock<'a> {
     pair: usize,
 }
 
+impl SuperBlock<'_> {
+    /// The first block of the row.
+    #[inline(always)]
+    fn first(&self) -> usize {
+        self.span * SPAN + 2 * self.pair
+    }
+}
+
 /// A pair's quads times the upper and the lower bits of their scales; asks for the pairs ahead.
 #[inline(always)]
 fn unpack(pair: &Pair<{ QUADS / 2 }>, planes: &mut MaybeUninit<Planes>) {
@@ -141,14 +155,32 @@ fn unpack(pair: &Pair<{ QUADS / 2 }>, planes: &mut MaybeUninit<Planes>) {
     }
 }
 
-/// What turns a super-block's integers into sums.
+/// What scales a super-block's integers.
 #[derive(Clone, Copy)]
 struct Scales {
     minima: [I; PAIRS],
     d: F,
     d_min: F,
     shift: F,
-    /// The first row's notes of its first block.
+}
+
+impl Scales {
+    #[inline(always)]
+    fn of(this: &SuperBlock<'_>) -> Self {
+        let mut minima = [Lanes::splat_i32(0); PAIRS];
+        for (minima, pair) in minima.iter_mut().zip(this.pairs) {
+            *minima = Lanes::load_pairs(&pair.meta[0][1], &pair.meta[1][1]);
+        }
+        let [d, d_min] = this.supers;
+        let d_min = Lanes::mul(Lanes::load_f16(d_min), Lanes::splat(-1.0));
+        Self { minima, d: Lanes::load_f16(d), d_min, shift: Lanes::mul(d_min, Lanes::splat(-SHIFT)) }
+    }
+}
+
+/// Integers that wait to be scaled: of which buffer's super-block, the first row's notes, and the sums.
+#[derive(Clone, Copy)]
+struct Waiting {
+    buffer: usize,
     notes: *const u8,
     sums: *mut Sums,
 }
@@ -163,7 +195,7 @@ struct Step<'a> {
     buffer: usize,
     /// What is to be unpacked meanwhile, and scaled.
     unpacked: &'a [Pair<{ QUADS / 2 }>],
-    last: Option<Scales>,
+    last: Option<Waiting>,
 }
 
 /// A band of panels times the groups of input rows.
@@ -221,6 +253,8 @@ impl<'a> BandWalk<'a> {
         let mut last = None;
         while let Some(this) = next {
             next = self.behind(&this);
+            self.scratch.scales[buffer].write(Scales::of(&this));
+            let notes = self.blocks * BLOCK + this.first() * size_of::<[i32; NOTES]>();
             for (group, inputs) in groups.iter().enumerate() {
                 let unpacked = if group == 0 { next.map_or(&[][..], |next| next.pairs) } else { &[] };
                 let step = Step { this, inputs: *inputs, buffer, unpacked, last };
@@ -230,15 +264,16 @@ impl<'a> BandWalk<'a> {
                         0 => self.step::<0, 1>(step),
                         _ => self.step::<2, 3>(step),
                     }
-                    last = Some(self.scales(&this, *inputs, sums[this.place][group].as_mut_ptr()));
                 }
+                let (notes, sums) = (inputs.wrapping_add(notes), sums[this.place][group].as_mut_ptr());
+                last = Some(Waiting { buffer, notes, sums });
                 item = 1 - item;
             }
             buffer = 1 - buffer;
         }
         if let Some(last) = last {
             // SAFETY: the caller's.
-            unsafe { self.scale(&last, &self.scratch.ints[1 - item], 0..self.rows) };
+            unsafe { self.scale(last, 1 - item, 0..self.rows) };
         }
     }
 
@@ -246,7 +281,7 @@ impl<'a> BandWalk<'a> {
     /// came before.
     ///
     /// # Safety
-    /// As of [`Self::run`]; the super-block must be unpacked, and if there are scales, the integers that they are for be there.
+    /// As of [`Self::run`]; the super-block must be unpacked, and of what came before the scales and integers be there.
     #[inline(always)]
     unsafe fn step<const C: u8, const D: u8>(&mut self, step: Step<'_>) {
         self.tiles.zero::<C>();
@@ -272,7 +307,7 @@ impl<'a> BandWalk<'a> {
     unsafe fn pair<const C: u8, const D: u8, const A: u8>(&mut self, step: &Step<'_>, pair: usize) {
         if pair < step.this.pairs.len() {
             let upper = self.scratch.planes[step.buffer][pair].as_ptr().cast::<u8>();
-            let inputs = step.inputs.wrapping_add((step.this.span * SPAN + 2 * (step.this.pair + pair)) * BLOCK);
+            let inputs = step.inputs.wrapping_add((step.this.first() + 2 * pair) * BLOCK);
             // SAFETY: the caller's. If a row lacks the second block, its notes follow, by which zeros are multiplied.
             unsafe {
                 self.tiles.load::<A>(inputs, self.stride);
@@ -285,44 +320,24 @@ impl<'a> BandWalk<'a> {
         if let Some(unpacked) = step.unpacked.get(pair) {
             unpack(unpacked, &mut self.scratch.planes[1 - step.buffer][pair]);
         }
-        if let Some(last) = &step.last {
+        if let Some(last) = step.last {
             let rows = SCALED * pair..self.rows.min(SCALED * (pair + 1));
             // SAFETY: the caller's.
-            unsafe { self.scale(last, &self.scratch.ints[1 - usize::from(C / 2)], rows) };
-        }
-    }
-
-    /// What scales a super-block of these inputs.
-    ///
-    /// # Safety
-    /// As of [`Self::run`].
-    #[inline(always)]
-    unsafe fn scales(&self, of: &SuperBlock<'_>, inputs: *const u8, sums: *mut Sums) -> Scales {
-        let mut minima = [Lanes::splat_i32(0); PAIRS];
-        for (minima, pair) in minima.iter_mut().zip(of.pairs) {
-            *minima = Lanes::load_pairs(&pair.meta[0][1], &pair.meta[1][1]);
-        }
-        let d_min = Lanes::mul(Lanes::load_f16(&of.supers[1]), Lanes::splat(-1.0));
-        let block = of.span * SPAN + 2 * of.pair;
-        Scales {
-            minima,
-            d: Lanes::load_f16(&of.supers[0]),
-            d_min,
-            shift: Lanes::mul(d_min, Lanes::splat(-SHIFT)),
-            notes: inputs.wrapping_add(self.blocks * BLOCK + block * size_of::<[i32; NOTES]>()),
-            sums,
+            unsafe { self.scale(last, 1 - usize::from(C / 2), rows) };
         }
     }
 
     /// Adds the integers of these rows to their sums.
     ///
     /// # Safety
-    /// As of [`Self::run`]; the integers must be there.
+    /// As of [`Self::run`]; the integers and scales must be there.
     #[inline(always)]
-    unsafe fn scale(&self, scales: &Scales, ints: &MaybeUninit<Ints>, rows: Range<usize>) {
-        let ints = ints.as_ptr().cast::<__m512i>();
+    unsafe fn scale(&self, waiting: Waiting, item: usize, rows: Range<usize>) {
+        // SAFETY: the caller's.
+        let scales = unsafe { self.scratch.scales[waiting.buffer].assume_init_ref() };
+        let ints = self.scratch.ints[item].as_ptr().cast::<__m512i>();
         for n in rows {
-            let notes = scales.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
+            let notes = waiting.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
             // SAFETY: the caller's: AVX-512 by the level; rows have notes of whole super-blocks.
             unsafe {
                 let (upper, lower) = (_mm512_load_si512(ints.add(n)), _mm512_load_si512(ints.add(SIDE + n)));
@@ -336,7 +351,7 @@ impl<'a> BandWalk<'a> {
                 let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
                 let dot = Lanes::fma(Lanes::from_i32(ints), scales.d, minima);
                 let input = Lanes::splat(f32::from_bits((*notes)[0] as u32));
-                let sum = &mut (*scales.sums)[n].0;
+                let sum = &mut (*waiting.sums)[n].0;
                 Lanes::store(Lanes::fma(dot, input, Lanes::load(sum)), sum);
             }
         }
