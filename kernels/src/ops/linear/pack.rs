@@ -2,8 +2,8 @@
 //!
 //! For f32 and f16 weights a row is its values; for bf16 weights it is rounded to bf16 and kept as bf16 where the level
 //! has a bf16 dot product, else widened again with evens and odds apart, as the weights' own widening leaves them. For
-//! quantised weights every 32 values, for q4_K 256, are rounded to int8 with a scale of their own. Rows are padded with zeros to whole
-//! steps, so no kernel has a tail on the input's side.
+//! quantised weights every 32 values, for q4_K 256, are rounded to int8 with a scale of their own. Rows are padded with
+//! zeros to whole steps, so no kernel has a tail on the input's side.
 //!
 //! A chunk of rows lies side by side where each loaded vector of weights meets all of them: for bf16 weights in columns
 //! pair by pair of k, even and odd apart but where the level multiplies pairs; for quantised weights block by block, its

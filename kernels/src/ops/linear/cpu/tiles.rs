@@ -27,8 +27,10 @@ const SHIFT: f32 = 12_582_912.0;
 
 /// Rows of a tile.
 const SIDE: usize = 16;
-/// Fewer input rows than these multiply quantised weights, or those of q4_K, faster one by one.
+/// Fewer input rows than these multiply quantised weights faster one by one: where a block is one dot, where it is two, and
+/// where a super-block is one.
 const LEAST_QUANTISED: usize = 7;
+const LEAST_Q6_K: usize = 25;
 const LEAST_Q4_K: usize = 5;
 
 /// Whether tiles serve these inputs.
@@ -36,6 +38,7 @@ pub(super) fn serve(x: &PackedRows) -> bool {
     match x.dtype() {
         WeightDtype::Bf16 => true,
         WeightDtype::Q4K => x.rows() >= LEAST_Q4_K,
+        WeightDtype::Q6K => x.rows() >= LEAST_Q6_K,
         dtype => dtype.is_quantised() && x.rows() >= LEAST_QUANTISED,
     }
 }
