@@ -27,7 +27,7 @@ pub enum WeightDtype {
     F16,
     /// 2 bytes; inputs are rounded to bf16, sums are f32.
     Bf16,
-    /// GGUF's q8_0, 8.5 bits a weight; inputs are rounded to int8 per 32, as for all that follow.
+    /// GGUF's q8_0, 8.5 bits a weight; inputs are rounded to int8 per 32, as for all that follow but q4_K (256).
     Q8_0,
     /// GGUF's q4_0, 4.5 bits a weight.
     Q4_0,

@@ -434,7 +434,7 @@ impl Kernel for Pack<'_> {
     }
 }
 
-/// Every 32 values as int8, followed by the notes of all blocks.
+/// Values as int8, followed by the notes of all blocks.
 #[inline(always)]
 fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
     let (Some(format), Some(layout)) = (BlockFormat::of(dtype), input_layout::<S>(dtype)) else {

@@ -14,9 +14,12 @@ mod quantised;
 
 use super::WeightBlock;
 use crate::ops::linear::PackedRows;
-use crate::simd::Avx512;
+use crate::quant::{BAND, PANEL};
+use crate::simd::{Avx512, LANES, Line};
 use crate::weight::WeightDtype;
 use quantised::{Q4_0, Q6K, Q8_0};
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// The lanes of the level.
 type Lanes = Avx512<false>;
@@ -32,6 +35,67 @@ const SIDE: usize = 16;
 const LEAST_QUANTISED: usize = 7;
 const LEAST_Q6_K: usize = 25;
 const LEAST_Q4_K: usize = 5;
+
+/// Most groups of input rows in one walk over quantised weights.
+const GROUPS: usize = 4;
+
+/// A line for each row of a group.
+type Sums = [Line; SIDE];
+/// Of each panel of a band, and each group.
+type BandSums = [[MaybeUninit<Sums>; GROUPS]; BAND];
+
+/// Input rows of one walk over quantised weights, in groups of up to 16.
+struct Groups {
+    first: usize,
+    count: usize,
+    groups: usize,
+    /// Rows of a group.
+    rows: usize,
+}
+
+impl Groups {
+    /// Those of so many input rows, walk by walk.
+    #[inline(always)]
+    fn of(rows: usize) -> impl Iterator<Item = Self> {
+        (0..rows).step_by(GROUPS * SIDE).map(move |first| {
+            let count = (rows - first).min(GROUPS * SIDE);
+            let groups = count.div_ceil(SIDE);
+            Self { first, count, groups, rows: count.div_ceil(groups) }
+        })
+    }
+
+    /// The first row of a group. The last group may begin among the rows of the one before: all have as many.
+    #[inline(always)]
+    fn start(&self, group: usize) -> usize {
+        self.first + (group * self.rows).min(self.count - self.rows)
+    }
+
+    /// Sets the sums of so many panels to zero.
+    #[inline(always)]
+    fn clear(&self, sums: &mut [[MaybeUninit<Sums>; GROUPS]]) {
+        for sums in sums {
+            sums[..self.groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
+        }
+    }
+}
+
+impl WeightBlock<'_> {
+    /// Writes what groups give for a band.
+    ///
+    /// # Safety
+    /// The sums must be set.
+    #[inline(always)]
+    unsafe fn put_groups(&self, groups: &Groups, band: &Range<usize>, sums: &BandSums) {
+        for group in 0..groups.groups {
+            for (place, n) in (groups.start(group)..).take(groups.rows).enumerate() {
+                for (row, sums) in band.clone().step_by(PANEL).zip(sums) {
+                    // SAFETY: the caller's.
+                    self.put(n, row, unsafe { &sums[group].assume_init_ref()[place].0 });
+                }
+            }
+        }
+    }
+}
 
 /// Whether tiles serve these inputs.
 pub(super) fn serve(x: &PackedRows) -> bool {

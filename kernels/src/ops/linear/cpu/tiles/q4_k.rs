@@ -7,19 +7,16 @@
 //!
 //! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last.
 
-use super::{Lanes, SHIFT, SIDE, WeightBlock};
+use super::{BandSums, GROUPS, Groups, Lanes, SHIFT, SIDE, Sums, WeightBlock};
 use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
-use crate::simd::{LANES, Line, Simd};
+use crate::simd::{LANES, Simd};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Most input rows of one walk, and the groups of 16 that they make.
-const ROWS: usize = GROUPS * SIDE;
-const GROUPS: usize = 4;
 /// Bytes ahead of being unpacked at which weights are asked for in the first-level cache, and in the second.
 const NEAR: usize = 2560;
 const FAR: usize = 8192;
@@ -32,7 +29,6 @@ const SCALED: usize = SIDE / PAIRS;
 type Planes = [[[u8; QUAD]; 2 * QUADS]; 2];
 /// A super-block's integers by either plane, a line for each input row.
 type Ints = [[[i32; LANES]; SIDE]; 2];
-type Sums = [Line; SIDE];
 type F = <Lanes as Simd>::F;
 type I = <Lanes as Int8>::I;
 
@@ -55,18 +51,13 @@ impl WeightBlock<'_> {
             scales: [MaybeUninit::uninit(); 2],
             ints: [MaybeUninit::uninit(); 2],
         };
-        let mut sums = [[MaybeUninit::<Sums>::uninit(); GROUPS]; BAND];
-        let mut first = 0;
-        while first < self.x.rows() {
-            let count = (self.x.rows() - first).min(ROWS);
-            let groups = count.div_ceil(SIDE);
-            let rows = count.div_ceil(groups);
-            // The last group may begin among the rows of the one before: all have as many.
-            let start = |group: usize| first + (group * rows).min(count - rows);
+        let mut sums: BandSums = [[MaybeUninit::uninit(); GROUPS]; BAND];
+        for walk in Groups::of(self.x.rows()) {
+            let (groups, rows) = (walk.groups, walk.rows);
             let mut inputs = [std::ptr::null(); GROUPS];
             for group in 0..groups {
                 // All rows are there.
-                inputs[group] = self.x.rows_from(start(group), rows).as_ptr().cast();
+                inputs[group] = self.x.rows_from(walk.start(group), rows).as_ptr().cast();
             }
             let (sides, weights) = ((rows, QUAD), (2 * QUADS, QUAD));
             // Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
@@ -74,30 +65,22 @@ impl WeightBlock<'_> {
             let tiles = unsafe { Tiles::new([sides, sides, sides, sides, sides, sides, weights, weights]) };
             for band in self.bands() {
                 let panels = band.start / PANEL..band.end.div_ceil(PANEL);
-                for sums in &mut sums[..panels.len()] {
-                    sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
-                }
-                let mut walk = BandWalk {
+                walk.clear(&mut sums[..panels.len()]);
+                let mut band_walk = BandWalk {
                     tiles: &tiles,
                     weight: self.linear.weight().panels(),
-                    panels: panels.clone(),
+                    panels,
                     blocks: self.linear.weight().cols().div_ceil(BLOCK),
                     rows,
                     stride: self.x.row_bytes(),
                     scratch: &mut scratch,
                 };
                 // SAFETY: tiles are configured for so many rows, and sums were set.
-                unsafe { walk.run(&inputs[..groups], &mut sums) };
-                for group in 0..groups {
-                    for (place, n) in (start(group)..).take(rows).enumerate() {
-                        for (row, sums) in band.clone().step_by(PANEL).zip(&sums) {
-                            // SAFETY: these are sums of this walk.
-                            self.put(n, row, unsafe { &sums[group].assume_init_ref()[place].0 });
-                        }
-                    }
+                unsafe {
+                    band_walk.run(&inputs[..groups], &mut sums);
+                    self.put_groups(&walk, &band, &sums);
                 }
             }
-            first += count;
         }
     }
 }
@@ -242,7 +225,7 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// Tiles must be configured for so many rows, which must be there, and sums be set.
     #[inline(always)]
-    unsafe fn run(&mut self, groups: &[*const u8], sums: &mut [[MaybeUninit<Sums>; GROUPS]; BAND]) {
+    unsafe fn run(&mut self, groups: &[*const u8], sums: &mut BandSums) {
         let mut next = self.super_block(0, 0, 0);
         if let Some(next) = next {
             for (pair, planes) in next.pairs.iter().zip(&mut self.scratch.planes[0]) {

@@ -3,7 +3,7 @@
 //! Packed inputs are rows of tiles as they are. The integers of some dots are computed while those of another are scaled and
 //! added up as in `panels`, with the same bits.
 
-use super::{Lanes, SHIFT, SIDE, WeightBlock};
+use super::{BandSums, GROUPS, Groups, Lanes, SHIFT, SIDE, WeightBlock};
 use crate::ops::linear::cpu::panels::{signed_scales, sixes};
 use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
@@ -14,9 +14,6 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Most input rows of one walk, and the groups of 16 that they make.
-const ROWS: usize = GROUPS * SIDE;
-const GROUPS: usize = 4;
 /// Bytes ahead of their use at which weights are asked for in the first-level cache, and in the second.
 const NEAR: usize = 2560;
 const FAR: usize = 6144;
@@ -28,14 +25,9 @@ impl WeightBlock<'_> {
         let blocks = self.linear.weight().cols().div_ceil(BLOCK);
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch { ints: [MaybeUninit::uninit(); DOTS], bytes: [MaybeUninit::uninit(); SPAN] };
-        let mut sums = [[MaybeUninit::<[Line; SIDE]>::uninit(); GROUPS]; BAND];
-        let mut first = 0;
-        while first < self.x.rows() {
-            let count = (self.x.rows() - first).min(ROWS);
-            let groups = count.div_ceil(SIDE);
-            let rows = count.div_ceil(groups);
-            // The last group may begin among the rows of the one before: all have as many.
-            let start = |group: usize| first + (group * rows).min(count - rows);
+        let mut sums: BandSums = [[MaybeUninit::uninit(); GROUPS]; BAND];
+        for walk in Groups::of(self.x.rows()) {
+            let (groups, rows) = (walk.groups, walk.rows);
             let (totals, inputs, weights) = ((rows, QUAD), (rows, 4 * T::QUADS), (T::QUADS, QUAD));
             // Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
             // SAFETY: the level is what the caller says.
@@ -43,17 +35,15 @@ impl WeightBlock<'_> {
             // Of several groups the last asks for what the first will walk over next.
             let far = if groups == 1 { FAR } else { SPAN * (T::STORED_QUADS * QUAD + PANEL * size_of::<u16>()) };
             for band in self.bands() {
-                let panels = band.step_by(PANEL);
-                for sums in &mut sums[..panels.len()] {
-                    sums[..groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
-                }
+                let panels = band.clone().step_by(PANEL);
+                walk.clear(&mut sums[..panels.len()]);
                 for span in 0..blocks.div_ceil(SPAN) {
                     for (row, sums) in panels.clone().zip(&mut sums) {
                         let panel = weight.panel(row / PANEL, span);
                         for (group, sums) in sums[..groups].iter_mut().enumerate() {
                             // All rows are there.
-                            let packed = self.x.rows_from(start(group), rows).as_ptr().cast::<u8>();
-                            let mut walk = SpanWalk {
+                            let packed = self.x.rows_from(walk.start(group), rows).as_ptr().cast::<u8>();
+                            let mut span_walk = SpanWalk {
                                 tiles: &tiles,
                                 panel,
                                 rows,
@@ -69,25 +59,18 @@ impl WeightBlock<'_> {
                             unsafe {
                                 let sums = sums.assume_init_mut();
                                 match (group + 1 == groups, rows == SIDE) {
-                                    (true, true) => walk.add::<T, true, true>(sums),
-                                    (true, false) => walk.add::<T, true, false>(sums),
-                                    (false, true) => walk.add::<T, false, true>(sums),
-                                    (false, false) => walk.add::<T, false, false>(sums),
+                                    (true, true) => span_walk.add::<T, true, true>(sums),
+                                    (true, false) => span_walk.add::<T, true, false>(sums),
+                                    (false, true) => span_walk.add::<T, false, true>(sums),
+                                    (false, false) => span_walk.add::<T, false, false>(sums),
                                 }
                             }
                         }
                     }
                 }
-                for group in 0..groups {
-                    for (place, n) in (start(group)..).take(rows).enumerate() {
-                        for (row, sums) in panels.clone().zip(&sums) {
-                            // SAFETY: these are sums of this walk.
-                            self.put(n, row, unsafe { &sums[group].assume_init_ref()[place].0 });
-                        }
-                    }
-                }
+                // SAFETY: these are sums of this walk.
+                unsafe { self.put_groups(&walk, &band, &sums) };
             }
-            first += count;
         }
     }
 }
