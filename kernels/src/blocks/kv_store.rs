@@ -295,15 +295,32 @@ impl<E: Plain> HeadRows<'_, E> {
     /// Where the keys of `slots` start. Panics if there is no such slot.
     #[inline(always)]
     pub fn keys<const N: usize>(&self, slots: &[u32; N]) -> [*const E; N] {
-        let last = slots.iter().copied().fold(0, u32::max) as usize;
-        assert!(last < self.num_slots, "slot {last} is outside of the KV's {} slots", self.num_slots);
-        slots.map(|slot| self.address(slot).cast())
+        self.check(slots);
+        // (Functions given to `array::map` are calls.)
+        let mut starts = [std::ptr::null(); N];
+        for (start, slot) in starts.iter_mut().zip(slots) {
+            *start = self.key(*slot);
+        }
+        starts
     }
 
-    /// Asks for the key and the value of `slot`, into the second-level cache or, if `NEAR`, the first.
+    /// Panics if there are no such slots.
     #[inline(always)]
-    pub fn prefetch<S: Simd, const NEAR: bool>(&self, slot: u32) {
-        let ask = if NEAR { S::prefetch } else { S::prefetch_far };
+    pub fn check(&self, slots: &[u32]) {
+        let last = slots.iter().copied().fold(0, u32::max) as usize;
+        assert!(last < self.num_slots, "slot {last} is outside of the KV's {} slots", self.num_slots);
+    }
+
+    /// Where the key of `slot` starts, if there is such a slot.
+    #[inline(always)]
+    pub fn key(&self, slot: u32) -> *const E {
+        self.address(slot).cast()
+    }
+
+    /// Asks for the key of `slot`, and for its value, into the second-level cache.
+    #[inline(always)]
+    pub fn prefetch<S: Simd>(&self, slot: u32) {
+        let ask = S::prefetch_far;
         let (key, bytes) = (self.address(slot), self.len * size_of::<E>());
         for row in [key, key.wrapping_add(self.value * size_of::<E>())] {
             ask(row);

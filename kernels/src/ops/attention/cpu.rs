@@ -16,14 +16,11 @@ use crate::blocks::kv_format::{Bf16, F32, Q8_0};
 use crate::blocks::{KvDtype, KvLayer};
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
-use queries::{Multiply, Parts, Queries, Vectors};
+use queries::Queries;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tile::{TILE, Tile};
 use words::{Pairs, Singles, Words};
-
-/// Queries behind a block's last that are read at most.
-const MOST_PADDING: usize = 15;
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
@@ -36,6 +33,19 @@ pub(super) struct AttendBlock<'a> {
     pub rows: Range<usize>,
     pub kv_head: usize,
     pub out: &'a SharedMut<'a, f32>,
+}
+
+/// The parts of a tile that a block's rows attend to.
+type Parts = [Range<usize>; MAX_BLOCK_ROWS];
+
+/// A tile, and the rows of a block that share it.
+struct Step {
+    /// The row whose list it is of.
+    row: usize,
+    /// Where it starts in that list.
+    first: usize,
+    /// The rows, of the block.
+    rows: Range<usize>,
 }
 
 /// Lines on the stack, of which only those in use are ever touched.
@@ -84,15 +94,15 @@ impl Kernel for AttendBlock<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         match self.kv.shape().dtype {
-            KvDtype::F32 => self.attend::<S, Singles<F32>, _>(Vectors),
-            KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs, _>(Vectors),
-            KvDtype::Bf16 => self.attend::<S, Singles<Bf16>, _>(Vectors),
-            KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>, _>(Vectors),
+            KvDtype::F32 => self.attend::<S, Singles<F32>>(),
+            KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs>(),
+            KvDtype::Bf16 => self.attend::<S, Singles<Bf16>>(),
+            KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>>(),
         }
     }
 }
 
-impl AttendBlock<'_> {
+impl<'a> AttendBlock<'a> {
     /// Computes the block at `level`.
     pub fn run(self, level: SimdLevel) {
         #[cfg(target_arch = "x86_64")]
@@ -110,23 +120,31 @@ impl AttendBlock<'_> {
     }
 
     #[inline(always)]
-    fn attend<S: Simd, W: Words<S>, M: Multiply<S, W>>(self, mut by: M) {
+    fn attend<S: Simd, W: Words<S>>(self) {
         let lines = W::lines(self.shape.head_dim);
         let count = self.queries();
-        let mut tile = Tile::new::<S, W, M>(self.shape.head_dim, count);
-        let mut q = Scratch::<{ (MAX_GROUP + MOST_PADDING) * MOST_LINES }>::new((count + M::PADDING) * lines);
+        let mut tile = Tile::new::<S, W>(self.shape.head_dim, count);
+        let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
         let q = q.zeroed();
         // Scores are exponents of 2.
         let scale = self.shape.scale * std::f32::consts::LOG2_E;
-        for (query, q) in q.chunks_exact_mut(lines).enumerate().take(count) {
+        for (query, q) in q.chunks_exact_mut(lines).enumerate() {
             W::query(&self.q[self.head(query)], scale, q);
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
-        let longest = self.rows.clone().map(|row| self.attended(row).end).max().unwrap_or(0);
-        for first in (self.first_tile()..longest).step_by(TILE) {
-            self.attend_tile::<S, W>(first, longest, &mut by, &mut tile, &mut seen);
+        for step in self.steps() {
+            let parts = self.parts(&step).unwrap_or([const { 0..TILE }; MAX_BLOCK_ROWS]);
+            let end = parts[step.rows.clone()].iter().map(|part| part.end).max().unwrap_or(0);
+            let mut tile = tile.gather::<S, W>(&self, step.row, step.first..step.first + end);
+            // Rows that attend to some of it go together.
+            let mut row = step.rows.start;
+            while row < step.rows.end {
+                let end = (row..step.rows.end).find(|row| parts[*row].is_empty()).unwrap_or(step.rows.end);
+                seen.attend::<S, W>(row..end, &parts, &mut tile);
+                row = end + 1;
+            }
         }
         for query in 0..count {
             // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
@@ -173,58 +191,61 @@ impl AttendBlock<'_> {
         first / TILE * TILE
     }
 
-    /// The part of the tile at `first` that a row attends to.
+    /// All that the rows attend to, tile by tile.
     #[inline(always)]
-    fn part(&self, row: usize, first: usize) -> Range<usize> {
-        let attended = self.attended(row);
-        attended.start.saturating_sub(first).min(TILE)..attended.end.saturating_sub(first).min(TILE)
+    fn steps(&self) -> Steps<'_, 'a> {
+        let longest = self.rows.clone().map(|row| self.attended(row).end).max().unwrap_or(0);
+        Steps { block: self, first: self.first_tile(), longest, row: 0 }
     }
 
-    /// All rows with the tile at `first`; `longest` is where the block's last list ends.
+    /// The parts of a step's tile that its rows attend to, and none for others; `None` if all rows do to all of it.
     #[inline(always)]
-    fn attend_tile<S: Simd, W: Words<S>>(
-        &self,
-        first: usize,
-        longest: usize,
-        by: &mut impl Multiply<S, W>,
-        tile: &mut Tile,
-        seen: &mut Queries<'_>,
-    ) {
-        let start = self.rows.start;
-        let is_full = self.shape.window.is_none() && first + TILE <= self.seq.context.len();
-        let parts: Parts = match is_full {
-            true => [const { 0..TILE }; MAX_BLOCK_ROWS],
-            false => std::array::from_fn(|row| match start + row {
-                row if row < self.rows.end => self.part(row, first),
-                _ => 0..0,
-            }),
-        };
-        // Where lists differ, every row has a tile of its own.
-        let Some(sharer) = self.sharer(first) else {
-            for row in self.rows.clone() {
-                let tokens = &parts[row - start];
-                if !tokens.is_empty() {
-                    let mut tile = tile.gather::<S, W>(self, row, first..first + tokens.end);
-                    seen.attend::<S, W>(by, row - start..row - start + 1, &parts, &mut tile);
-                }
-            }
-            return;
-        };
-        let mut tile = tile.gather::<S, W>(self, sharer, first..longest.min(first + TILE));
-        // Rows that attend to some of it go together.
-        let mut row = 0;
-        while row < self.rows.len() {
-            let end = (row..self.rows.len()).find(|row| parts[*row].is_empty()).unwrap_or(self.rows.len());
-            seen.attend::<S, W>(by, row..end, &parts, &mut tile);
-            row = end + 1;
+    fn parts(&self, step: &Step) -> Option<Parts> {
+        if self.shape.window.is_none() && step.first + TILE <= self.seq.context.len() {
+            return None;
         }
+        let mut parts = [const { 0..0 }; MAX_BLOCK_ROWS];
+        for (row, part) in parts.iter_mut().enumerate().take(step.rows.end).skip(step.rows.start) {
+            let Range { start, end } = self.attended(self.rows.start + row);
+            *part = start.saturating_sub(step.first).min(TILE)..end.saturating_sub(step.first).min(TILE);
+        }
+        Some(parts)
     }
+}
 
-    /// A row whose list all rows of the block agree with in the tile at `first`, as far as theirs goes.
+/// The steps of a block.
+struct Steps<'b, 'a> {
+    block: &'b AttendBlock<'a>,
+    /// Where the next tile starts, and the longest list ends.
+    first: usize,
+    longest: usize,
+    /// Where every row has a tile of its own, the next of the block.
+    row: usize,
+}
+
+impl Iterator for Steps<'_, '_> {
+    type Item = Step;
+
     #[inline(always)]
-    fn sharer(&self, first: usize) -> Option<usize> {
-        let in_context = first + TILE <= self.seq.context.len();
-        (self.seq.tree.is_none() || in_context).then_some(self.rows.end - 1)
+    fn next(&mut self) -> Option<Step> {
+        let rows = self.block.rows.len();
+        while self.first < self.longest {
+            let first = self.first;
+            // Lists of a chain are one as far as they go, those of a tree are in the context.
+            if self.block.seq.tree.is_none() || first + TILE <= self.block.seq.context.len() {
+                self.first += TILE;
+                return Some(Step { row: self.block.rows.end - 1, first, rows: 0..rows });
+            }
+            let row = self.row;
+            self.row += 1;
+            if self.row == rows {
+                (self.first, self.row) = (first + TILE, 0);
+            }
+            if self.block.attended(self.block.rows.start + row).end > first {
+                return Some(Step { row: self.block.rows.start + row, first, rows: row..row + 1 });
+            }
+        }
+        None
     }
 }
 

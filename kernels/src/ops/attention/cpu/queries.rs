@@ -2,67 +2,13 @@
 
 use super::tile::{Gathered, Next, SOME, Source, TILE, Values};
 use super::words::Words;
-use super::{floats, floats_mut};
-use crate::ops::attention::{AttentionShape, MAX_BLOCK_ROWS, MAX_GROUP};
+use super::{Parts, floats, floats_mut};
+use crate::ops::attention::{AttentionShape, MAX_GROUP};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::ops::Range;
 
 /// Queries whose sums fit the registers in all parts at once.
 const FEW: usize = 2;
-
-/// What multiplies queries by keys, and weights by values.
-pub(super) trait Multiply<S: Simd, W: Words<S>> {
-    /// Most queries of a block that read values as they are stored, and not as words.
-    const MOST_STORED: usize;
-    /// Queries behind the block's last that may be read.
-    const PADDING: usize;
-    /// Whether tiles are asked for again shortly before their use.
-    const ASKS_TWICE: bool;
-    /// Takes in a tile for queries `which`, each of which attends to its row's part of it.
-    fn attend(
-        &mut self,
-        queries: &mut Queries<'_>,
-        which: Range<usize>,
-        parts: &Parts,
-        tile: &mut Gathered<'_, W::Element>,
-    );
-}
-
-/// The parts of a tile that a block's rows attend to.
-pub(super) type Parts = [Range<usize>; MAX_BLOCK_ROWS];
-
-/// Vectors of the level.
-pub(super) struct Vectors;
-
-impl<S: Simd, W: Words<S>> Multiply<S, W> for Vectors {
-    const MOST_STORED: usize = W::FEW;
-    const PADDING: usize = 0;
-    const ASKS_TWICE: bool = false;
-
-    #[inline(always)]
-    fn attend(
-        &mut self,
-        queries: &mut Queries<'_>,
-        which: Range<usize>,
-        parts: &Parts,
-        tile: &mut Gathered<'_, W::Element>,
-    ) {
-        let Range { start: mut at, end } = which;
-        while at < end {
-            let left = end - at;
-            at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
-                1 => queries.several::<S, W, 1>(at, parts, tile),
-                2 => queries.several::<S, W, 2>(at, parts, tile),
-                3 => queries.several::<S, W, 3>(at, parts, tile),
-                4 => queries.several::<S, W, 4>(at, parts, tile),
-                5 => queries.several::<S, W, 5>(at, parts, tile),
-                6 => queries.several::<S, W, 6>(at, parts, tile),
-                7 => queries.several::<S, W, 7>(at, parts, tile),
-                _ => queries.several::<S, W, 8>(at, parts, tile),
-            };
-        }
-    }
-}
 
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
@@ -99,12 +45,24 @@ impl<'a> Queries<'a> {
     #[inline(always)]
     pub fn attend<S: Simd, W: Words<S>>(
         &mut self,
-        by: &mut impl Multiply<S, W>,
         rows: Range<usize>,
         parts: &Parts,
         tile: &mut Gathered<'_, W::Element>,
     ) {
-        by.attend(self, rows.start * self.group..rows.end * self.group, parts, tile);
+        let (mut at, end) = (rows.start * self.group, rows.end * self.group);
+        while at < end {
+            let left = end - at;
+            at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
+                1 => self.several::<S, W, 1>(at, parts, tile),
+                2 => self.several::<S, W, 2>(at, parts, tile),
+                3 => self.several::<S, W, 3>(at, parts, tile),
+                4 => self.several::<S, W, 4>(at, parts, tile),
+                5 => self.several::<S, W, 5>(at, parts, tile),
+                6 => self.several::<S, W, 6>(at, parts, tile),
+                7 => self.several::<S, W, 7>(at, parts, tile),
+                _ => self.several::<S, W, 8>(at, parts, tile),
+            };
+        }
     }
 
     /// Takes in a tile for N queries from `at` on. Returns N.

@@ -8,11 +8,8 @@
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
-//! Matrix instructions, which need less time for a tile, ask for the next one again, in the first level: 4,096 tokens of 12
-//! heads took 0.51 ms instead of 0.71 on a Xeon. Requests are spread over all of a tile's work, since a core holds only so
-//! many: in fewer and larger bursts the same took 0.62 ms where it takes 0.52.
+//! Requests are spread over all of a tile's work, since a core holds only so many.
 
-use super::queries::Multiply;
 use super::words::Words;
 use super::{AttendBlock, MOST_LINES, Scratch};
 use crate::blocks::kv_store::HeadRows;
@@ -35,8 +32,6 @@ pub(super) struct Tile {
     lines: usize,
     /// Whether values are made into words, or else left as they are stored.
     keeps: bool,
-    /// Whether the next tile is asked for again.
-    asks_twice: bool,
 }
 
 /// A part of a list.
@@ -47,54 +42,38 @@ pub(super) struct Gathered<'a, E> {
     pub next: Next<'a, E>,
 }
 
-/// What is attended to next, asked for bit by bit between other work: the processor takes only so many requests at a time.
+/// The tile two ahead, asked for bit by bit between other work: the processor takes only so many requests at a time.
 pub(super) struct Next<'a, E> {
-    /// The next tile, to be asked for again in the first-level cache.
-    near: Coming<'a, E>,
-    /// The tile behind it.
-    far: Coming<'a, E>,
-    /// Tokens of them that were asked for.
+    /// Its slots in the context, as far as it goes, and the head that has them.
+    pub slots: &'a [u32],
+    pub rows: HeadRows<'a, E>,
+    /// Tokens of it that were asked for.
     asked: usize,
 }
 
-/// Slots of a tile of the context, or of what is left of it, and the head that has them.
-type Coming<'a, E> = (&'a [u32], HeadRows<'a, E>);
-
 impl<'a, E: Plain> Next<'a, E> {
-    /// What comes behind the tile at `first`; if `twice`, the next tile is asked for again.
+    /// The tile two behind the one at `first`. Behind the context's end, which was just written, it is one of the next
+    /// head's, whose task is the thread's next.
     #[inline(always)]
-    fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize, twice: bool) -> Self {
-        let near = if twice { Self::tile(block, rows, first + TILE) } else { (&[][..], rows) };
-        Self { near, far: Self::tile(block, rows, first + 2 * TILE), asked: 0 }
-    }
-
-    /// The tile of the context at `first`; behind the context's end, which was just written, a tile for the next head,
-    /// whose task is the thread's next.
-    #[inline(always)]
-    fn tile(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Coming<'a, E> {
-        let context = block.seq.context;
+    pub fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Self {
+        let (context, first) = (block.seq.context, first + 2 * TILE);
         let part = |first: usize| &context[first.min(context.len())..context.len().min(first + TILE)];
         let head = block.kv_head + 1;
         if first < context.len() || head == block.kv.shape().heads {
-            return (part(first), rows);
+            return Self { slots: part(first), rows, asked: 0 };
         }
         let behind = (first - context.len()) / TILE * TILE;
-        (part(block.first_tile() + behind), block.kv.rows(head))
+        Self { slots: part(block.first_tile() + behind), rows: block.kv.rows(head), asked: 0 }
     }
 
     /// Asks for `tokens` more, or all that are left.
     #[inline(always)]
     pub fn ask<S: Simd>(&mut self, tokens: usize) {
-        let tokens = self.asked..TILE.min(self.asked + tokens);
-        self.asked = tokens.end;
-        for token in tokens {
-            if let Some(slot) = self.near.0.get(token) {
-                self.near.1.prefetch::<S, true>(*slot);
-            }
-            if let Some(slot) = self.far.0.get(token) {
-                self.far.1.prefetch::<S, false>(*slot);
-            }
+        let tokens = self.asked..self.slots.len().min(self.asked + tokens);
+        for slot in &self.slots[tokens.clone()] {
+            self.rows.prefetch::<S>(*slot);
         }
+        self.asked = tokens.end;
     }
 }
 
@@ -195,12 +174,12 @@ impl<S: Simd, W: Words<S>> Source<S, W> for TokenRows<'_, W::Element> {
 impl Tile {
     /// For heads of `head_dim` and a block of `queries` queries.
     #[inline(always)]
-    pub fn new<S: Simd, W: Words<S>, M: Multiply<S, W>>(head_dim: usize, queries: usize) -> Self {
+    pub fn new<S: Simd, W: Words<S>>(head_dim: usize, queries: usize) -> Self {
         let (lines, words) = (W::lines(head_dim), TILE / W::NUMBERS);
         let squares = head_dim.div_ceil(W::NUMBERS * LANES);
         let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
-        let keeps = queries > M::MOST_STORED || !W::fills(head_dim);
-        Self { keys, values, lines, keeps, asks_twice: M::ASKS_TWICE }
+        let keeps = queries > W::FEW || !W::fills(head_dim);
+        Self { keys, values, lines, keeps }
     }
 
     /// Takes in a part of `row`'s list.
@@ -238,7 +217,7 @@ impl Tile {
         part: Range<usize>,
     ) -> (TokenRows<'a, W::Element>, Next<'a, W::Element>) {
         let rows = block.kv.rows(block.kv_head);
-        let mut next = Next::new(block, rows, part.start, self.asks_twice);
+        let mut next = Next::new(block, rows, part.start);
         let keys = TokenRows::new(rows, &block.slots(row, part.start), block.shape.head_dim);
         let squares = self.keys.used / TILE;
         let columns = self.keys.lines().as_chunks_mut::<LANES>().0;

@@ -1,300 +1,320 @@
 //! bf16 keys and values by matrix instructions (AMX): up to 16 queries at once.
 //!
-//! A tile's pairs of keys lie as one operand of a multiplication as they are, and so do its pairs of values; queries and
-//! weights are rows of the other. Scores of up to 16 queries with 16 keys take as long as those of one. A score is one sum
-//! over ascending steps of 32 dimensions, a tile's weighted values are one sum over its 32 tokens (the order within a
-//! step is the processor's, see `simd::amx`), whatever else is multiplied at once.
+//! Keys are rows of the first operand as they are stored, so that scores come as `[tokens, queries]`; only their weights, a
+//! few vectors, change places, and a lone query's do not need to. Words of the second operand are pairs of tokens: keys
+//! are copied with the even tokens apart from the odd ones, so that two weights make a word where they are, and values are
+//! interleaved as they are copied (`coming`). Queries' sums are operands too, that products are added to.
+//!
+//! Scores are exponents of 2 relative to the greatest so far, rounded up: a greater one makes all sums fade by a power of
+//! two, which is exact, and there are few. A score is one sum over ascending steps of 32 dimensions, a sum of weighted
+//! values one over ascending tokens (the order within a step is the processor's, see `simd::amx`), whatever else is
+//! multiplied at once.
 
-use super::queries::{Multiply, Parts, Queries, Weights};
-use super::tile::{Gathered, SOME, TILE, Values};
-use super::words::Pairs;
-use super::{AttendBlock, MOST_PADDING};
+mod coming;
+mod lanes;
+
+use super::tile::TILE;
+use super::words::{Pairs, Words};
+use super::{AttendBlock, MAX_GROUP, MOST_LINES, Parts, Scratch};
 use crate::simd::amx::Tiles;
-use crate::simd::{Avx512, LANES, Line, Simd};
+use crate::simd::{Avx512, LANES, Line, Simd, Square};
+use coming::{Coming, Copied};
+use lanes::{SHIFT, by_query, differ, exp2_for_bf16, greatest_by_query, in_order, rounded_pair, rounded_up};
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 /// The lanes of the level, with the bf16 that a processor with tiles has.
 type Lanes = Avx512<true>;
 
-/// Most rows of a tile, and queries at once.
+/// Most rows of an operand, and queries at once.
 const ROWS: usize = 16;
 /// Bytes of a line.
 const LINE: usize = size_of::<Line>();
-/// Lines of sums that are multiplied at once.
-const SUMS: usize = 4;
+/// Numbers of a line of bf16.
+const NUMBERS: usize = 2 * LANES;
+/// Lines of bf16 of the longest head.
+const MOST: usize = MOST_LINES / 2;
+/// Two ones.
+static ONES: [u16; 2] = [0x3f80; 2];
+/// What a query has seen before it attends to anything: less than any score, and yet finite.
+const LEAST: f32 = -1e30;
+
+/// Pairs of tokens that are copied at a time.
+const SOME: usize = 2;
 
 /// Computes a block with bf16 keys and values.
 ///
 /// # Safety
 /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn attend(block: AttendBlock<'_>) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match block.shape.head_dim {
+            ..=64 => attend_lines::<2>(&block),
+            65..=128 => attend_lines::<4>(&block),
+            _ => attend_lines::<8>(&block),
+        }
+    }
+}
+
+/// The same with L lines for a key.
+///
+/// # Safety
+/// As above.
+unsafe fn attend_lines<const L: usize>(block: &AttendBlock<'_>) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match block.queries() {
+            1 => attend_in_groups::<1, L>(block),
+            2..=4 => attend_in_groups::<4, L>(block),
+            5..=8 => attend_in_groups::<8, L>(block),
+            _ => attend_in_groups::<ROWS, L>(block),
+        }
+    }
+}
+
+/// The same for groups of C queries, a power of two.
+///
+/// # Safety
+/// As above.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'_>) {
     let count = block.queries();
-    let rows = count.div_ceil(count.div_ceil(ROWS));
-    let (by_query, words) = ((rows, LINE), (ROWS, LINE));
-    // Tiles 0 to 3 are sums, 4 and 5 queries or weights, 6 and 7 keys or values.
-    let shapes = [by_query, by_query, by_query, by_query, by_query, by_query, words, words];
+    let groups = count.div_ceil(C);
+    let mut q = Scratch::<{ MAX_GROUP * MOST }>::new(groups * L * ROWS);
+    let mut greatest = Scratch::<MAX_GROUP>::new(groups);
+    let mut totals = Scratch::<MAX_GROUP>::new(groups);
+    let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(groups * C * 2 * L);
+    let mut copies = [Copied::new(TILE * 2 * L), Copied::new(TILE * 2 * L)];
+    let number = size_of::<f32>();
+    // Scores of even and odd tokens, queries; keys or values; weights; ones; sums of values and of weights.
+    let by_token = (ROWS, C * number);
+    let shapes = [by_token, by_token, by_token, (ROWS, LINE), (C, LINE), (ROWS, number), (C, LINE), (C, number)];
     // SAFETY: the level is what the caller says.
     let tiles = unsafe { Tiles::new(shapes) };
-    let sums = [[Line([0.0; LANES]); ROWS]; SUMS];
-    block.attend::<Lanes, Pairs, _>(Matrices { tiles, rows, weights: Weights::new(), sums });
-}
-
-struct Matrices {
-    tiles: Tiles,
-    /// Most queries at once.
-    rows: usize,
-    weights: Weights<ROWS>,
-    /// Sums of a tile's weighted values, line by line.
-    sums: [[Line; ROWS]; SUMS],
-}
-
-impl Multiply<Lanes, Pairs> for Matrices {
-    const MOST_STORED: usize = 0;
-    const PADDING: usize = MOST_PADDING;
-    const ASKS_TWICE: bool = true;
-
-    #[inline(always)]
-    fn attend(&mut self, queries: &mut Queries<'_>, which: Range<usize>, parts: &Parts, tile: &mut Gathered<'_, u16>) {
-        if which.is_empty() {
-            return;
+    let mut rows = [block.rows.len() - 1; MAX_GROUP];
+    for (row, queries) in rows[..count].chunks_exact_mut(block.shape.group()).enumerate() {
+        queries.fill(row);
+    }
+    let zero = Line([0.0; LANES]);
+    let mut queries = Queries::<C, L> {
+        tiles,
+        rows,
+        q: q.zeroed(),
+        greatest: greatest.zeroed(),
+        totals: totals.zeroed(),
+        sums: sums.zeroed(),
+        scores: [[zero; C]; 2],
+        weights: [zero; C],
+    };
+    queries.greatest.fill(Line([LEAST; LANES]));
+    queries.pack(block);
+    let mut steps = block.steps();
+    let (mut step, mut now) = (steps.next(), 0);
+    if let Some(first) = &step {
+        Coming::<L>::new(block, Some(first), &mut copies[now]).advance(ROWS);
+    }
+    while let Some(current) = step {
+        step = steps.next();
+        let [a, b] = &mut copies;
+        let (tile, free) = if now == 0 { (a, b) } else { (b, a) };
+        let mut coming = Coming::<L>::new(block, step.as_ref(), free);
+        let parts = block.parts(&current);
+        for group in 0..groups {
+            // SAFETY: all of it was copied.
+            queries.take_in(group, unsafe { tile.written() }, parts.as_ref(), &mut coming);
         }
-        let each = which.len().div_ceil(which.len().div_ceil(self.rows));
-        for at in which.clone().step_by(each) {
-            let count = each.min(which.end - at);
-            self.score(queries, at, tile);
-            tile.next.ask::<Lanes>(SOME);
-            self.weigh(queries, at, count, parts);
-            tile.next.ask::<Lanes>(SOME);
-            self.add_values(queries, at, count, tile);
-        }
-        tile.next.ask::<Lanes>(TILE);
+        coming.advance(ROWS);
+        now = 1 - now;
+    }
+    for query in 0..count {
+        // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
+        queries.finish(query, unsafe { block.out.range(block.head(query)) });
     }
 }
 
-impl Matrices {
-    /// Scores of the queries from `at` on with a tile's keys.
+/// What the softmaxes of a block's queries have seen so far, in groups of C. Lane `i` of what belongs to a group is query
+/// `i % C`'s.
+struct Queries<'a, const C: usize, const L: usize> {
+    tiles: Tiles,
+    /// Rows of the queries; behind the last query, its row.
+    rows: [usize; MAX_GROUP],
+    /// Words of the queries, `[groups, lines, words]`, a lane for each query.
+    q: &'a mut [Line],
+    /// Greatest score, rounded up, by group.
+    greatest: &'a mut [Line],
+    /// Sum of 2^(score - greatest), by group.
+    totals: &'a mut [Line],
+    /// Sum of 2^(score - greatest) * value, `[groups, lines, 2, queries]`.
+    sums: &'a mut [Line],
+    /// Scores of even and odd tokens with a group, `[tokens, queries]`.
+    scores: [[Line; C]; 2],
+    /// Weights of pairs of tokens, query by query.
+    weights: [Line; C],
+}
+
+impl<const C: usize, const L: usize> Queries<'_, C, L> {
+    /// Takes a block's queries, scaled so that scores are exponents of 2.
     #[inline(always)]
-    fn score(&mut self, queries: &Queries<'_>, at: usize, tile: &Gathered<'_, u16>) {
-        let tiles = &self.tiles;
-        let q = &queries.q[at * queries.lines..(at + self.rows) * queries.lines];
-        let [low, high] = tile.keys.map(|keys| keys.as_chunks::<LANES>().0);
+    fn pack(&mut self, block: &AttendBlock<'_>) {
+        let scale = Lanes::splat(block.shape.scale * std::f32::consts::LOG2_E);
+        for (i, square) in self.q.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            let (group, line) = (i / L, i % L);
+            let mut rows = [[0; NUMBERS]; LANES];
+            for (query, row) in (group * C..block.queries().min((group + 1) * C)).zip(&mut rows) {
+                let mut numbers = [[0.0; LANES]; 2];
+                let q = block.q[block.head(query)].chunks(NUMBERS).nth(line).unwrap_or_default();
+                numbers.as_flattened_mut()[..q.len()].copy_from_slice(q);
+                let [low, high] = numbers.map(|half| Lanes::mul(Lanes::load(&half), scale));
+                *row = Lanes::round_bf16(low, high);
+            }
+            // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square.
+            Lanes::transpose(&rows.each_ref(), unsafe { &mut *square.as_mut_ptr().cast::<Square>() });
+        }
+    }
+
+    /// Takes in a tile for a group, while the next one comes; `parts` are those that the rows attend to, unless all do to
+    /// all of it.
+    #[inline(always)]
+    fn take_in(&mut self, group: usize, tile: &[Line], parts: Option<&Parts>, coming: &mut Coming<'_, L>) {
+        if let Some(parts) = parts {
+            let rows = &self.rows[group * C..(group + 1) * C];
+            if rows.iter().all(|row| parts[*row].is_empty()) {
+                return;
+            }
+            self.score(group, tile, coming);
+            self.mask(group, parts);
+        } else {
+            self.score(group, tile, coming);
+        }
+        self.weigh(group, coming);
+        self.add_values(group, tile, coming);
+    }
+
+    /// Scores of a group's queries with a tile's keys.
+    #[inline(always)]
+    fn score(&mut self, group: usize, tile: &[Line], coming: &mut Coming<'_, L>) {
+        let q = &self.q.as_chunks::<ROWS>().0.as_chunks::<L>().0[group];
+        assert_eq!(tile.len(), TILE * 2 * L);
+        let (tiles, key, [low, high]) = (&self.tiles, tile.as_ptr().cast::<u8>(), &mut self.scores);
         tiles.zero::<0>();
         tiles.zero::<1>();
-        for (dims, (low, high)) in low.iter().zip(high).enumerate() {
-            // SAFETY: there are so many queries, a line of each for 32 dimensions; so many dimensions of keys are 16 lines.
-            unsafe {
-                tiles.load::<4>(q[dims..].as_ptr().cast(), queries.lines * LINE);
-                tiles.load::<6>(low.as_ptr().cast(), LINE);
-                tiles.multiply_bf16::<0, 4, 6>();
-                tiles.load::<7>(high.as_ptr().cast(), LINE);
-                tiles.multiply_bf16::<1, 4, 7>();
+        // SAFETY: there are keys of 32 tokens, and a line for each word of the queries; C lines are C numbers for each of 16
+        // tokens.
+        unsafe {
+            for (line, q) in q.iter().enumerate() {
+                let key = key.add(line * LINE);
+                tiles.load::<2>(q.as_ptr().cast(), LINE);
+                tiles.load::<3>(key, L * LINE);
+                tiles.multiply_bf16::<0, 3, 2>();
+                coming.advance(SOME);
+                tiles.load::<3>(key.add(ROWS * L * LINE), L * LINE);
+                tiles.multiply_bf16::<1, 3, 2>();
+            }
+            tiles.store::<0>(low.as_mut_ptr().cast(), C * size_of::<f32>());
+            tiles.store::<1>(high.as_mut_ptr().cast(), C * size_of::<f32>());
+        }
+    }
+
+    /// Scores with tokens that a query does not attend to become those of nothing.
+    #[inline(always)]
+    fn mask(&mut self, group: usize, parts: &Parts) {
+        let (mut starts, mut lens, mut tokens) = ([0; LANES], [0; LANES], [0; LANES]);
+        for lane in 0..LANES {
+            let part = &parts[self.rows[group * C + lane % C]];
+            (starts[lane], lens[lane], tokens[lane]) = (part.start as u32, part.len() as u32, 2 * (lane / C) as u32);
+        }
+        // SAFETY: called only inside `attend`, so the processor has AVX-512; the arrays have as many bytes.
+        unsafe {
+            let lanes = |lanes: &[u32; LANES]| _mm512_loadu_si512(lanes.as_ptr().cast());
+            let (starts, lens, mut tokens) = (lanes(&starts), lanes(&lens), lanes(&tokens));
+            let nothing = Lanes::splat(f32::NEG_INFINITY);
+            for i in 0..C {
+                for scores in &mut self.scores {
+                    let attends = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(tokens, starts), lens);
+                    let score = Lanes::load(&scores[i].0);
+                    Lanes::store(_mm512_mask_blend_ps(attends, nothing, score), &mut scores[i].0);
+                    tokens = _mm512_add_epi32(tokens, _mm512_set1_epi32(1));
+                }
+                tokens = _mm512_add_epi32(tokens, _mm512_set1_epi32(2 * (LANES / C) as i32 - 2));
             }
         }
-        let tokens = self.weights.tokens.as_mut_ptr().cast::<Line>();
-        // SAFETY: there are lines for 16 queries, two for each.
-        unsafe {
-            tiles.store::<0>(tokens.cast(), 2 * LINE);
-            tiles.store::<1>(tokens.add(1).cast(), 2 * LINE);
-        }
     }
 
-    /// Turns the scores of `count` queries from `at` on into weights of the tokens that they attend to.
+    /// Turns the scores of a group into weights. What was summed so far fades where there is a greater score.
     #[inline(always)]
-    fn weigh(&mut self, queries: &mut Queries<'_>, at: usize, count: usize, parts: &Parts) {
-        for i in 0..count {
-            self.weights.mask(i, &parts[(at + i) / queries.group]);
+    fn weigh(&mut self, group: usize, coming: &mut Coming<'_, L>) {
+        let scores = &self.scores;
+        let before = Lanes::load(&self.greatest[group].0);
+        let mut greatest = [before; 2];
+        for i in 0..C {
+            for half in 0..2 {
+                greatest[half] = Lanes::max(greatest[half], Lanes::load(&scores[half][i].0));
+            }
         }
-        let Weights { tokens, faded } = &mut self.weights;
-        // Of queries that are not there, anything.
-        let mut scores = [Lanes::splat(0.0); ROWS];
-        for i in 0..ROWS {
-            scores[i] = Lanes::max(Lanes::load(&tokens[i][0].0), Lanes::load(&tokens[i][1].0));
-        }
-        let (mut before, mut greatest) = (Line([0.0; LANES]), Line([0.0; LANES]));
-        before.0[..count].copy_from_slice(&queries.greatest[at..at + count]);
-        let most = Lanes::max(Lanes::load(&before.0), greatest_of_each(scores));
-        Lanes::store(most, &mut greatest.0);
-        Lanes::store(exp2_for_bf16(Lanes::sub(Lanes::load(&before.0), most)), &mut faded.0);
-        queries.greatest[at..at + count].copy_from_slice(&greatest.0[..count]);
-        for i in 0..count {
-            let greatest = Lanes::splat(greatest.0[i]);
-            let low = exp2_for_bf16(Lanes::sub(Lanes::load(&tokens[i][0].0), greatest));
-            let high = exp2_for_bf16(Lanes::sub(Lanes::load(&tokens[i][1].0), greatest));
-            let sum = round(low, high, &mut tokens[i][0]);
-            let total = &mut queries.totals[at + i].0;
-            Lanes::store(Lanes::fma(Lanes::load(total), Lanes::splat(faded.0[i]), sum), total);
-        }
-    }
-
-    /// Adds a tile's weighted values to the sums of `count` queries from `at` on.
-    #[inline(always)]
-    fn add_values(&mut self, queries: &mut Queries<'_>, at: usize, count: usize, tile: &mut Gathered<'_, u16>) {
-        let Values::Kept(values) = &tile.values else { unreachable!("values are kept as words") };
-        let lines = queries.lines;
-        assert!(values.lines.len() == ROWS * lines && lines.is_multiple_of(2));
-        // SAFETY: weights lie as queries' scores did, in the first line of two.
-        unsafe { self.tiles.load::<5>(self.weights.tokens.as_ptr().cast(), 2 * LINE) };
-        for line in (0..lines).step_by(SUMS) {
-            let sums = (lines - line).min(SUMS);
-            // SAFETY: words have so many lines, of which these are some.
-            unsafe {
-                self.sum::<0, 6>(&values.lines[line..], lines);
-                self.sum::<1, 7>(&values.lines[line + 1..], lines);
-                if sums == SUMS {
-                    self.sum::<2, 6>(&values.lines[line + 2..], lines);
-                    self.sum::<3, 7>(&values.lines[line + 3..], lines);
+        // Differences of integers are powers of two by which all fades exactly.
+        let greatest = rounded_up(greatest_by_query::<C>(Lanes::max(greatest[0], greatest[1])));
+        let shift = Lanes::sub(Lanes::splat(SHIFT), greatest);
+        if differ(before, greatest) {
+            let mut faded = Line([0.0; LANES]);
+            Lanes::store(exp2_for_bf16(before, shift), &mut faded.0);
+            Lanes::store(greatest, &mut self.greatest[group].0);
+            let totals = &mut self.totals[group].0;
+            Lanes::store(Lanes::mul(Lanes::load(totals), Lanes::load(&faded.0)), totals);
+            for sums in self.sums.as_chunks_mut::<C>().0[2 * L * group..].iter_mut().take(2 * L) {
+                for (Line(sum), faded) in sums.iter_mut().zip(&faded.0) {
+                    Lanes::store(Lanes::mul(Lanes::load(sum), Lanes::splat(*faded)), sum);
                 }
             }
-            for i in 0..count {
-                let faded = Lanes::splat(self.weights.faded.0[i]);
-                let to = &mut queries.sums[(at + i) * lines + line..][..sums];
-                for (Line(to), sums) in to.iter_mut().zip(&self.sums) {
-                    Lanes::store(Lanes::fma(Lanes::load(to), faded, Lanes::load(&sums[i].0)), to);
-                }
-            }
-            tile.next.ask::<Lanes>(SOME);
         }
+        let mut pairs = [Lanes::splat(0.0); C];
+        for (i, pair) in pairs.iter_mut().enumerate() {
+            let low = exp2_for_bf16(Lanes::load(&scores[0][i].0), shift);
+            let high = exp2_for_bf16(Lanes::load(&scores[1][i].0), shift);
+            *pair = rounded_pair(low, high);
+        }
+        coming.advance(SOME);
+        for (i, pair) in by_query(pairs).into_iter().enumerate() {
+            Lanes::store(pair, &mut self.weights[in_order::<C>(i)].0);
+        }
+        coming.advance(SOME);
     }
 
-    /// Line T of the sums, from the first word's line of values on, which become tile V.
-    ///
-    /// # Safety
-    /// There must be a line for each of 16 words, `lines` apart.
+    /// Adds a tile's weighted values to the sums of a group, and its weights to the totals.
     #[inline(always)]
-    unsafe fn sum<const T: u8, const V: u8>(&mut self, values: &[Line], lines: usize) {
-        let sums = &mut self.sums[usize::from(T)];
-        self.tiles.zero::<T>();
-        // SAFETY: by this function's contract; there are lines for 16 queries.
+    fn add_values(&mut self, group: usize, tile: &[Line], coming: &mut Coming<'_, L>) {
+        assert_eq!(tile.len(), TILE * 2 * L);
+        let (tiles, values, totals) = (&self.tiles, tile[TILE * L..].as_ptr().cast::<u8>(), &mut self.totals[group].0);
+        let sums = self.sums[group * C * 2 * L..].as_chunks_mut::<C>().0;
+        // SAFETY: there is a line of weights and a total for each query, and one word that is read 16 times.
         unsafe {
-            self.tiles.load::<V>(values.as_ptr().cast(), lines * LINE);
-            self.tiles.multiply_bf16::<T, 5, V>();
-            self.tiles.store::<T>(sums.as_mut_ptr().cast(), LINE);
+            tiles.load::<4>(self.weights.as_ptr().cast(), LINE);
+            tiles.load::<5>((&raw const ONES).cast(), 0);
+            tiles.load::<7>(totals.as_ptr().cast(), size_of::<f32>());
+            tiles.multiply_bf16::<7, 4, 5>();
+            tiles.store::<7>(totals.as_mut_ptr().cast(), size_of::<f32>());
         }
-    }
-}
-
-/// The greatest lane of each vector, in lanes.
-#[inline(always)]
-fn greatest_of_each(v: [__m512; LANES]) -> __m512 {
-    let mut fours = [Lanes::splat(0.0); 4];
-    for (four, v) in fours.iter_mut().zip(v.as_chunks().0) {
-        *four = greatest_of_four(v);
-    }
-    greatest_of_quarters(greatest_of_quarters(fours[0], fours[1]), greatest_of_quarters(fours[2], fours[3]))
-}
-
-/// In each quarter, the greatest lane of that quarter of each vector.
-#[inline(always)]
-fn greatest_of_four(v: &[__m512; 4]) -> __m512 {
-    // SAFETY: called only inside `attend`, so the processor has AVX-512.
-    unsafe {
-        let a = _mm512_max_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-        let b = _mm512_max_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-        _mm512_max_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
-    }
-}
-
-/// The greater of the first and second, and of the third and fourth quarters of `a`, then those of `b`.
-#[inline(always)]
-fn greatest_of_quarters(a: __m512, b: __m512) -> __m512 {
-    // SAFETY: as above.
-    unsafe { _mm512_max_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b)) }
-}
-
-/// 2^x for x <= 0 with an error of 1e-4, a twentieth of what rounding to bf16 adds; 1 for 0, and 0 below -127. (What is
-/// subnormal becomes 0 when it is rounded.)
-#[inline(always)]
-fn exp2_for_bf16(x: __m512) -> __m512 {
-    /// 1.5 * 2^23: added to a number, it leaves the nearest integer in the lowest bits.
-    const SHIFT: f32 = 12_582_912.0;
-    // SAFETY: called only inside `attend`, so the processor has AVX-512.
-    unsafe {
-        // As integers, the lesser of two negative numbers is the greater. Integers have a port of their own.
-        let least = _mm512_castps_si512(_mm512_set1_ps(-127.0));
-        let x = _mm512_castsi512_ps(_mm512_min_epu32(_mm512_castps_si512(x), least));
-        let shifted = Lanes::add(x, Lanes::splat(SHIFT));
-        let r = Lanes::sub(x, Lanes::sub(shifted, Lanes::splat(SHIFT)));
-        let mut p = Lanes::splat(0.055_008_95);
-        for coefficient in [0.242_211_01, 0.693_282_9, 1.0] {
-            p = Lanes::fma(p, r, Lanes::splat(coefficient));
-        }
-        let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
-        _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent))
-    }
-}
-
-/// Both rounded to bf16, the low ones first. Returns a sum of what they are then, pair by pair.
-#[inline(always)]
-fn round(low: __m512, high: __m512, to: &mut Line) -> __m512 {
-    // SAFETY: called only inside `attend`, so the processor has AVX-512 with BF16; the types have one size.
-    unsafe {
-        let pairs: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(high, low));
-        Lanes::store(_mm512_castsi512_ps(pairs), &mut to.0);
-        let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
-        Lanes::add(first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::simd::SimdLevel;
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
-    unsafe fn powers(x: &[f32; LANES]) -> [f32; LANES] {
-        let mut out = [0.0; LANES];
-        Lanes::store(exp2_for_bf16(Lanes::load(x)), &mut out);
-        out
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
-    unsafe fn greatest(lines: &[[f32; LANES]; LANES]) -> [f32; LANES] {
-        let (mut v, mut out) = ([Lanes::splat(0.0); LANES], [0.0; LANES]);
-        for (v, line) in v.iter_mut().zip(lines) {
-            *v = Lanes::load(line);
-        }
-        Lanes::store(greatest_of_each(v), &mut out);
-        out
-    }
-
-    fn has_bf16() -> bool {
-        SimdLevel::detect() >= SimdLevel::Avx512Bf16
-    }
-
-    #[test]
-    fn powers_of_two_err_as_stated_and_are_exact_at_the_ends() {
-        if !has_bf16() {
-            return;
-        }
-        for first in (0..126 * 1024).step_by(LANES) {
-            let x: [f32; LANES] = std::array::from_fn(|i| -((first + i) as f32) / 1024.0);
-            // SAFETY: the processor has what the function names.
-            for (x, got) in x.iter().zip(unsafe { powers(&x) }) {
-                let error = f64::from(got) / f64::from(*x).exp2() - 1.0;
-                assert!(error.abs() < 1.1e-4, "2^{x}: {got}, wrong by {error}");
+        for (i, sums) in sums.iter_mut().enumerate().take(2 * L) {
+            // SAFETY: there are values of 16 pairs, and a line of sums for each query.
+            unsafe {
+                tiles.load::<6>(sums.as_ptr().cast(), LINE);
+                tiles.load::<3>(values.add(i * LINE), 2 * L * LINE);
+                tiles.multiply_bf16::<6, 4, 3>();
+                coming.advance(SOME);
+                tiles.store::<6>(sums.as_mut_ptr().cast(), LINE);
             }
         }
-        let ends = [0.0, -127.0, -128.0, -1e9, f32::MIN, f32::NEG_INFINITY];
-        let x = std::array::from_fn(|i| ends[i % ends.len()]);
-        // SAFETY: as above.
-        let got = unsafe { powers(&x) };
-        assert_eq!(got[..ends.len()], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
-    #[test]
-    fn the_greatest_lane_of_each_vector_is_found_wherever_it_is() {
-        if !has_bf16() {
-            return;
+    /// The attention of one query, `[head_dim]`.
+    #[inline(always)]
+    fn finish(&self, query: usize, out: &mut [f32]) {
+        let (group, query) = (query / C, query % C);
+        let share = Lanes::splat(1.0 / self.totals[group].0[query]);
+        let mut sums = [[Line([0.0; LANES]); 2]; L];
+        let lines = self.sums.as_chunks::<C>().0[2 * L * group..].iter();
+        for (to, sums) in sums.as_flattened_mut().iter_mut().zip(lines) {
+            Lanes::store(Lanes::mul(Lanes::load(&sums[query].0), share), &mut to.0);
         }
-        for shift in 0..LANES {
-            let mut lines = [[-2.0; LANES]; LANES];
-            for (i, line) in lines.iter_mut().enumerate() {
-                line[(i * 7 + shift) % LANES] = i as f32;
-            }
-            // SAFETY: as above.
-            assert_eq!(unsafe { greatest(&lines) }, std::array::from_fn::<f32, LANES, _>(|i| i as f32), "{shift}");
-        }
+        <Pairs as Words<Lanes>>::dims(sums.as_flattened(), out);
     }
 }
