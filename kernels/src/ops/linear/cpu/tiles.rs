@@ -33,7 +33,7 @@ const SIDE: usize = 16;
 /// Fewer input rows than these multiply quantised weights faster one by one: where a block is one dot, where it is two, and
 /// where a super-block is one.
 const LEAST_QUANTISED: usize = 7;
-const LEAST_Q6_K: usize = 25;
+const LEAST_Q6_K: usize = 12;
 const LEAST_Q4_K: usize = 5;
 
 /// Most groups of input rows in one walk over quantised weights.
