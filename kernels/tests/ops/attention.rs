@@ -4,7 +4,7 @@
 //! The invariance tests are the ones that verification of drafts rests on.
 
 use crate::support::{BF16, F32, Tolerance, assert_close, bits, levels, levels_and_threads, shuffled, values};
-use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
+use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore, KvViewMut};
 use foretoken_kernels::ops::attention::reference;
 use foretoken_kernels::ops::{AttentionSeq, AttentionShape, TreePaths, attention};
 use foretoken_kernels::{Exec, KernelError, SimdLevel};
@@ -89,8 +89,8 @@ proptest! {
 #[test]
 fn rows_do_not_depend_on_their_chunk() {
     for (dtype, window) in [(KvDtype::Bf16, None), (KvDtype::Q8_0, None), (KvDtype::Bf16, Some(37))] {
-        // A head that does not fill its lines, one that does, and the longest.
-        for head_dim in [48, 64, 256] {
+        // A head that does not fill its lines, some that do, and the longest.
+        for head_dim in [48, 64, 128, 256] {
             chunks_have_the_bits_of_the_whole(dtype, AttentionShape::new(4, 2, head_dim).unwrap().with_window(window));
         }
     }
@@ -113,6 +113,35 @@ fn chunks_have_the_bits_of_the_whole(dtype: KvDtype, shape: AttentionShape) {
                 let want = &whole[rows.start * shape.q_dim()..rows.end * shape.q_dim()];
                 assert_eq!(bits(&part(&mut kv, rows.clone())), bits(want), "{exec:?} rows {rows:?}");
             }
+        }
+    }
+}
+
+/// Where a token's value lies apart from its key, and its heads together, as in a lane, attention has the bits of the
+/// engine's own memory.
+#[test]
+fn a_lane_has_the_bits_of_the_engines_memory() {
+    for (dtype, head_dim) in [(KvDtype::F32, 64), (KvDtype::Bf16, 48), (KvDtype::Bf16, 64), (KvDtype::Q8_0, 64)] {
+        let shape = AttentionShape::new(4, 2, head_dim).unwrap();
+        let mut store = filled(&shape, dtype, 7);
+        let kv = store.shape();
+        let mut memory = vec![0u8; NUM_SLOTS * kv.bytes_per_slot() + 64];
+        let start = memory.as_ptr().align_offset(64);
+        let lane = &mut memory[start..][..NUM_SLOTS * kv.bytes_per_slot()];
+        let mut lane = KvViewMut::over_lane(lane, kv, kv.bytes_per_slot()).unwrap();
+        for slot in 0..NUM_SLOTS as u32 {
+            let (key, value) =
+                (values(7 + u64::from(slot) * 2, kv.kv_dim()), values(8 + u64::from(slot) * 2, kv.kv_dim()));
+            lane.write(&Exec::portable_single(), 0, &[slot], &key, &value);
+        }
+        let list = slots(9, 150);
+        let (context, new_slots) = list.split_at(145);
+        let seqs = [AttentionSeq { context, rows: 0..5, new_slots, tree: None }];
+        let q = values(10, 5 * shape.q_dim());
+        for exec in levels() {
+            let mut got = vec![0.0; q.len()];
+            attention(&exec, &shape, &q, lane.layer(0), &seqs, &mut got);
+            assert_eq!(bits(&got), bits(&run(&exec, &shape, &q, &mut store, &seqs)), "{exec:?} {dtype:?} {head_dim}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The keys and values of 32 attended tokens, for all queries that share them.
+//! The keys and values of 32 attended tokens, for vectors and all queries that share them.
 //!
 //! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their
 //! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
@@ -97,7 +97,7 @@ pub(super) trait Source<S: Simd, W: Words<S>> {
 
 /// The lines of the first word, then those of the next; zeros behind the last word.
 pub(super) struct Kept<'a> {
-    pub lines: &'a [Line],
+    lines: &'a [Line],
     /// Lines of a word.
     stride: usize,
 }

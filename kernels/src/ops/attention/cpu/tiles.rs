@@ -33,6 +33,8 @@ const LINE: usize = size_of::<Line>();
 const NUMBERS: usize = 2 * LANES;
 /// Lines of bf16 of the longest head.
 const MOST: usize = MOST_LINES / 2;
+/// Most groups of a block.
+const GROUPS: usize = MAX_GROUP / ROWS;
 /// Two ones.
 static ONES: [u16; 2] = [0x3f80; 2];
 /// What a query has seen before it attends to anything: less than any score, and yet finite.
@@ -81,8 +83,6 @@ unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'
     let count = block.queries();
     let groups = count.div_ceil(C);
     let mut q = Scratch::<{ MAX_GROUP * MOST }>::new(groups * L * ROWS);
-    let mut greatest = Scratch::<MAX_GROUP>::new(groups);
-    let mut totals = Scratch::<MAX_GROUP>::new(groups);
     let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(groups * C * 2 * L);
     let mut copies = [Copied::new(TILE * 2 * L), Copied::new(TILE * 2 * L)];
     let number = size_of::<f32>();
@@ -99,20 +99,16 @@ unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'
     let mut queries = Queries::<C, L> {
         tiles,
         rows,
-        q: q.zeroed(),
-        greatest: greatest.zeroed(),
-        totals: totals.zeroed(),
+        q: pack::<C, L>(block, &mut q),
+        greatest: [Line([LEAST; LANES]); GROUPS],
+        totals: [zero; GROUPS],
         sums: sums.zeroed(),
         scores: [[zero; C]; 2],
         weights: [zero; C],
     };
-    queries.greatest.fill(Line([LEAST; LANES]));
-    queries.pack(block);
     let mut steps = block.steps();
     let (mut step, mut now) = (steps.next(), 0);
-    if let Some(first) = &step {
-        Coming::<L>::new(block, Some(first), &mut copies[now]).advance(ROWS);
-    }
+    Coming::<L>::new(block, step.as_ref(), &mut copies[now]).advance(ROWS);
     while let Some(current) = step {
         step = steps.next();
         let [a, b] = &mut copies;
@@ -132,6 +128,31 @@ unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'
     }
 }
 
+/// A block's queries, scaled so that scores are exponents of 2: `[groups, L, words]`, a lane for each query.
+#[inline(always)]
+fn pack<'a, const C: usize, const L: usize>(
+    block: &AttendBlock<'_>,
+    to: &'a mut Scratch<{ MAX_GROUP * MOST }>,
+) -> &'a [Line] {
+    let scale = Lanes::splat(block.shape.scale * std::f32::consts::LOG2_E);
+    for (i, square) in to.lines().as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        let (group, line) = (i / L, i % L);
+        let mut rows = [[0; NUMBERS]; LANES];
+        for (query, row) in (group * C..block.queries().min((group + 1) * C)).zip(&mut rows) {
+            let mut numbers = [[0.0; LANES]; 2];
+            let q = block.q[block.head(query)].chunks(NUMBERS).nth(line).unwrap_or_default();
+            numbers.as_flattened_mut()[..q.len()].copy_from_slice(q);
+            let low = Lanes::mul(Lanes::load(&numbers[0]), scale);
+            let high = Lanes::mul(Lanes::load(&numbers[1]), scale);
+            *row = Lanes::round_bf16(low, high);
+        }
+        // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `transpose` writes all of it.
+        Lanes::transpose(&rows.each_ref(), unsafe { &mut *square.as_mut_ptr().cast::<Square>() });
+    }
+    // SAFETY: every square was just written.
+    unsafe { to.written() }
+}
+
 /// What the softmaxes of a block's queries have seen so far, in groups of C. Lane `i` of what belongs to a group is query
 /// `i % C`'s.
 struct Queries<'a, const C: usize, const L: usize> {
@@ -139,11 +160,11 @@ struct Queries<'a, const C: usize, const L: usize> {
     /// Rows of the queries; behind the last query, its row.
     rows: [usize; MAX_GROUP],
     /// Words of the queries, `[groups, lines, words]`, a lane for each query.
-    q: &'a mut [Line],
+    q: &'a [Line],
     /// Greatest score, rounded up, by group.
-    greatest: &'a mut [Line],
+    greatest: [Line; GROUPS],
     /// Sum of 2^(score - greatest), by group.
-    totals: &'a mut [Line],
+    totals: [Line; GROUPS],
     /// Sum of 2^(score - greatest) * value, `[groups, lines, 2, queries]`.
     sums: &'a mut [Line],
     /// Scores of even and odd tokens with a group, `[tokens, queries]`.
@@ -153,38 +174,17 @@ struct Queries<'a, const C: usize, const L: usize> {
 }
 
 impl<const C: usize, const L: usize> Queries<'_, C, L> {
-    /// Takes a block's queries, scaled so that scores are exponents of 2.
-    #[inline(always)]
-    fn pack(&mut self, block: &AttendBlock<'_>) {
-        let scale = Lanes::splat(block.shape.scale * std::f32::consts::LOG2_E);
-        for (i, square) in self.q.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let (group, line) = (i / L, i % L);
-            let mut rows = [[0; NUMBERS]; LANES];
-            for (query, row) in (group * C..block.queries().min((group + 1) * C)).zip(&mut rows) {
-                let mut numbers = [[0.0; LANES]; 2];
-                let q = block.q[block.head(query)].chunks(NUMBERS).nth(line).unwrap_or_default();
-                numbers.as_flattened_mut()[..q.len()].copy_from_slice(q);
-                let [low, high] = numbers.map(|half| Lanes::mul(Lanes::load(&half), scale));
-                *row = Lanes::round_bf16(low, high);
-            }
-            // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square.
-            Lanes::transpose(&rows.each_ref(), unsafe { &mut *square.as_mut_ptr().cast::<Square>() });
-        }
-    }
-
     /// Takes in a tile for a group, while the next one comes; `parts` are those that the rows attend to, unless all do to
     /// all of it.
     #[inline(always)]
     fn take_in(&mut self, group: usize, tile: &[Line], parts: Option<&Parts>, coming: &mut Coming<'_, L>) {
+        let rows = &self.rows[group * C..(group + 1) * C];
+        if parts.is_some_and(|parts| rows.iter().all(|row| parts[*row].is_empty())) {
+            return;
+        }
+        self.score(group, tile, coming);
         if let Some(parts) = parts {
-            let rows = &self.rows[group * C..(group + 1) * C];
-            if rows.iter().all(|row| parts[*row].is_empty()) {
-                return;
-            }
-            self.score(group, tile, coming);
             self.mask(group, parts);
-        } else {
-            self.score(group, tile, coming);
         }
         self.weigh(group, coming);
         self.add_values(group, tile, coming);
@@ -223,7 +223,7 @@ impl<const C: usize, const L: usize> Queries<'_, C, L> {
             let part = &parts[self.rows[group * C + lane % C]];
             (starts[lane], lens[lane], tokens[lane]) = (part.start as u32, part.len() as u32, 2 * (lane / C) as u32);
         }
-        // SAFETY: called only inside `attend`, so the processor has AVX-512; the arrays have as many bytes.
+        // SAFETY: called only inside `attend_in_groups`, so the processor has AVX-512; the arrays have as many bytes.
         unsafe {
             let lanes = |lanes: &[u32; LANES]| _mm512_loadu_si512(lanes.as_ptr().cast());
             let (starts, lens, mut tokens) = (lanes(&starts), lanes(&lens), lanes(&tokens));

@@ -55,7 +55,7 @@ impl<'a, const L: usize> Coming<'a, L> {
         for pair in pairs {
             let [even, odd] = [2 * pair, 2 * pair + 1];
             let from = [rows.key(self.slots[even]), rows.key(self.slots[odd])];
-            // SAFETY: called only inside `attend`, so the processor has AVX-512. There are such slots, and there is room
+            // SAFETY: called only inside `attend_in_groups`, so the processor has AVX-512. There are such slots, and there is room
             // for as many lines, each of 64 bytes.
             unsafe {
                 let keys = [keys.add(pair * L), keys.add((ROWS + pair) * L)];
@@ -96,7 +96,7 @@ impl<'a, const L: usize> Coming<'a, L> {
 /// Line `line` of two values, as two lines of pairs.
 ///
 /// # Safety
-/// There must be such lines; called only inside `attend`.
+/// There must be such lines; called only inside `attend_in_groups`.
 #[inline(always)]
 unsafe fn interleave(a: *const u16, b: *const u16, line: usize, to: *mut Line) {
     // SAFETY: by this function's contract.
@@ -111,7 +111,7 @@ unsafe fn interleave(a: *const u16, b: *const u16, line: usize, to: *mut Line) {
 /// Copies `len` numbers, and zeros behind them, to L lines.
 ///
 /// # Safety
-/// There must be so many numbers and lines; called only inside `attend`.
+/// There must be so many numbers and lines; called only inside `attend_in_groups`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn copy_row<const L: usize>(row: *const u16, len: usize, to: *mut [Line; L]) {
