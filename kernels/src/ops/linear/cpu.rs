@@ -66,13 +66,26 @@ impl WeightBlock<'_> {
         let rows = row..self.rows.end.min(row + PANEL);
         // SAFETY: these are rows of this task's block of weights, so these columns are its own.
         let out = unsafe { self.out.range(n * outs + rows.start..n * outs + rows.end) };
-        let mut lanes = *lanes;
-        if let Some(bias) = self.linear.bias() {
-            for (lane, bias) in lanes.iter_mut().zip(&bias[rows]) {
-                *lane += bias;
+        let bias = self.linear.bias().map(|bias| &bias[rows]);
+        let Ok(out) = <&mut [f32; LANES]>::try_from(&mut *out) else {
+            return put_some(lanes, bias, out);
+        };
+        *out = *lanes;
+        if let Some(bias) = bias.and_then(|bias| bias.first_chunk::<LANES>()) {
+            for i in 0..LANES {
+                out[i] += bias[i];
             }
         }
-        unpadded(&lanes, out);
+    }
+}
+
+/// Fewer than 16 outputs.
+#[cold]
+#[inline(never)]
+fn put_some(lanes: &[f32; LANES], bias: Option<&[f32]>, out: &mut [f32]) {
+    out.copy_from_slice(&lanes[..out.len()]);
+    for (out, bias) in out.iter_mut().zip(bias.into_iter().flatten()) {
+        *out += bias;
     }
 }
 
