@@ -214,8 +214,8 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         super::round_both::<Self>(low, high)
     }
     #[inline(always)]
-    fn round_int8(low: __m512, high: __m512, inverse: f32) -> ([i8; 2 * LANES], [i32; 2]) {
-        // SAFETY: AVX-512 with VNNI and VL, and AVX2, as above; the store fills exactly the 32 bytes.
+    fn round_int8(low: __m512, high: __m512, inverse: f32) -> [i8; 2 * LANES] {
+        // SAFETY: AVX-512, and AVX2, as above; the store fills exactly the 32 bytes.
         unsafe {
             let inverse = _mm512_set1_ps(inverse);
             let low = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)));
@@ -223,11 +223,24 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
             let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
             let mut quants = [0; 2 * LANES];
             _mm256_storeu_si256(quants.as_mut_ptr().cast(), both);
-            let fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), both);
-            let twos = _mm256_hadd_epi32(fours, fours);
-            let sums = _mm256_hadd_epi32(twos, twos);
-            let second = _mm256_extracti128_si256::<1>(sums);
-            (quants, [_mm_cvtsi128_si32(_mm256_castsi256_si128(sums)), _mm_cvtsi128_si32(second)])
+            quants
+        }
+    }
+    #[inline(always)]
+    fn sum_int8(quants: &[[i8; 2 * LANES]; 8]) -> [[i32; 2]; 8] {
+        // SAFETY: AVX-512 with VNNI, as above; there are four vectors, and all types are plain bytes.
+        unsafe {
+            let quants = quants.as_ptr().cast::<__m512i>();
+            let fours = |at| {
+                let quants = _mm512_loadu_si512(quants.add(at));
+                _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), quants)
+            };
+            let both = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (low, high) = (both(fours(0), fours(1)), both(fours(2), fours(3)));
+            // Sum i of vector v at 4 * i + v.
+            let sums = _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            std::mem::transmute(_mm512_permutexvar_epi32(order, sums))
         }
     }
     #[inline(always)]

@@ -136,20 +136,28 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn round_bf16(low: Self::F, high: Self::F) -> [u16; 2 * LANES] {
         round_both::<Self>(low, high)
     }
-    /// 32 numbers times `inverse`, at most 127, rounded to nearest even; and the sums of the first 16 and of the others.
+    /// 32 numbers times `inverse`, at most 127, rounded to nearest even.
     #[inline(always)]
-    fn round_int8(low: Self::F, high: Self::F, inverse: f32) -> ([i8; 2 * LANES], [i32; 2]) {
-        let (mut quants, mut sums) = ([0; 2 * LANES], [0; 2]);
-        for ((half, quants), sum) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0).zip(&mut sums) {
+    fn round_int8(low: Self::F, high: Self::F, inverse: f32) -> [i8; 2 * LANES] {
+        let mut quants = [0; 2 * LANES];
+        for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
             // Adding 1.5 * 2^23 rounds, and leaves the integer in the lowest bits.
             let mut shifted = [0.0f32; LANES];
             Self::store(Self::add(Self::mul(half, Self::splat(inverse)), Self::splat(12_582_912.0)), &mut shifted);
             for (quant, shifted) in quants.iter_mut().zip(shifted) {
                 *quant = shifted.to_bits() as i8;
             }
+        }
+        quants
+    }
+    /// The sums of each 16 integers.
+    #[inline(always)]
+    fn sum_int8(quants: &[[i8; 2 * LANES]; 8]) -> [[i32; 2]; 8] {
+        let mut sums = [[0; 2]; 8];
+        for (sum, quants) in sums.as_flattened_mut().iter_mut().zip(quants.as_flattened().as_chunks::<LANES>().0) {
             *sum = quants.iter().map(|quant| i32::from(*quant)).sum();
         }
-        (quants, sums)
+        sums
     }
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);

@@ -180,14 +180,19 @@ fn bf16_rounds_to_nearest_even() {
     }
 }
 
-struct RoundInt8([f32; 2 * LANES], f32);
+/// Eight blocks rounded, and the sums of their halves.
+struct RoundInt8([[f32; 2 * LANES]; 8], f32);
 
 impl Kernel for RoundInt8 {
-    type Output = ([i8; 2 * LANES], [i32; 2]);
+    type Output = ([[i8; 2 * LANES]; 8], [[i32; 2]; 8]);
     #[inline(always)]
     fn run<S: Simd>(self) -> Self::Output {
-        let [low, high] = [0, 1].map(|half| self.0.as_chunks::<LANES>().0[half]);
-        S::round_int8(S::load(&low), S::load(&high), self.1)
+        let mut quants = [[0; 2 * LANES]; 8];
+        for (quants, x) in quants.iter_mut().zip(&self.0) {
+            let [low, high] = [0, 1].map(|half| x.as_chunks::<LANES>().0[half]);
+            *quants = S::round_int8(S::load(&low), S::load(&high), self.1);
+        }
+        (quants, S::sum_int8(&quants))
     }
 }
 
@@ -195,11 +200,13 @@ impl Kernel for RoundInt8 {
 fn int8_rounds_to_nearest_even_and_is_summed_by_halves() {
     // Every integer and every tie from -127 to 127, and numbers just beside the ties, scaled.
     for (inverse, nudge) in [(1.0, 0.0), (0.25, 0.001), (8.0, -0.001)] {
-        for block in 0..16 {
-            let exact: [f32; 2 * LANES] = std::array::from_fn(|i| (-127.0 + (block * 32 + i) as f32 * 0.5).min(127.0));
-            let x = exact.map(|x| (x + nudge).clamp(-127.0, 127.0) / inverse);
-            let want = x.map(|x| (x * inverse).round_ties_even() as i8);
-            let sums = [0, 1].map(|half| want[half * LANES..][..LANES].iter().map(|&quant| i32::from(quant)).sum());
+        for half in 0..2 {
+            let exact = |block: usize, i: usize| (-127.0 + ((8 * half + block) * 32 + i) as f32 * 0.5).min(127.0);
+            let blocks: [[f32; 2 * LANES]; 8] = std::array::from_fn(|block| std::array::from_fn(|i| exact(block, i)));
+            let x = blocks.map(|block| block.map(|x| (x + nudge).clamp(-127.0, 127.0) / inverse));
+            let want = x.map(|block| block.map(|x| (x * inverse).round_ties_even() as i8));
+            let sum = |quants: &[i8]| quants.iter().map(|&quant| i32::from(quant)).sum();
+            let sums = want.map(|block| [sum(&block[..LANES]), sum(&block[LANES..])]);
             for level in levels() {
                 assert_eq!(dispatch(level, RoundInt8(x, inverse)), (want, sums), "{level}: {x:?} times {inverse}");
             }

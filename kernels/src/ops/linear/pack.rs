@@ -24,8 +24,7 @@ use std::ops::Range;
 pub(super) const MOST_COLUMN_ROWS: usize = 12;
 
 /// Words that belong to a block of a quantised row: the inputs' scale, then what undoes the weights' bias; for q4_K also the
-/// sums of this block and the next as two i16, times 8 and as they are, in every other block. Side by side only as many as
-/// the format has.
+/// sums of a pair of blocks as two i16, times 8 and as they are, in either. Side by side only as many as the format has.
 pub(super) const NOTES: usize = 4;
 
 /// Packed inputs `[rows, cols]`; a buffer that grows once and is reused.
@@ -283,46 +282,44 @@ impl PackChunk<'_> {
         match (BlockFormat::of(self.dtype), input_layout::<S>(self.dtype)) {
             // More rows than a level takes would only be dead code.
             (Some(_), _) if N > S::PANEL_ROWS => {}
-            (Some(format), Some(layout)) => match scaled_alike(format) {
-                SUPER => self.bytes::<S, N, SUPER>(format, layout),
-                _ => self.bytes::<S, N, 1>(format, layout),
-            },
+            (Some(format), Some(layout)) => self.bytes::<S, N>(format, layout),
             _ => self.pairs::<S, N>(),
         }
     }
 
-    /// The words of each `alike` blocks, so many of each row side by side, and the columns of the rows that they are made of.
+    /// The words of each `count` blocks, so many of each row side by side, and the columns of the rows that they are made of.
     #[inline(always)]
     fn each<const N: usize>(
         &self,
-        alike: usize,
+        count: usize,
         per_block: usize,
     ) -> impl Iterator<Item = (Range<usize>, &mut [[i32; N]])> {
         let words = self.start + self.blocks.start * per_block * N..self.start + self.blocks.end * per_block * N;
         // SAFETY: tasks have different blocks, or blocks of different chunks, and so different words.
         let words = unsafe { self.words.range(words) };
-        let firsts = self.blocks.clone().step_by(alike);
-        let columns = firsts.map(move |block| block * BLOCK..self.cols.min((block + alike) * BLOCK));
-        columns.zip(words.as_chunks_mut().0.chunks_mut(alike * per_block))
+        let firsts = self.blocks.clone().step_by(count);
+        let end = self.cols.min(self.blocks.end * BLOCK);
+        let columns = firsts.map(move |block| block * BLOCK..end.min((block + count) * BLOCK));
+        columns.zip(words.as_chunks_mut().0.chunks_mut(count * per_block))
     }
 
-    /// As int8, G blocks with one scale, and their notes.
+    /// As int8, and their notes.
     #[inline(always)]
-    fn bytes<S: Simd, const N: usize, const G: usize>(self, format: BlockFormat, layout: InputLayout) {
+    fn bytes<S: Simd, const N: usize>(self, format: BlockFormat, layout: InputLayout) {
         let words = layout.words();
         let per_block = words + notes_of(format);
-        for (columns, out) in self.each::<N>(G, per_block) {
+        for (columns, out) in self.each::<N>(SUPER, per_block) {
             for n in 0..N {
-                let rounded = round_blocks::<S, G>(format, &self.x[n * self.cols..][columns.clone()]);
-                for ((quants, notes), out) in rounded.iter().zip(out.chunks_exact_mut(per_block)) {
+                let rounded = round_blocks::<S, true>(format, &self.x[n * self.cols..][columns.clone()]);
+                for (at, (quants, out)) in rounded.quants.iter().zip(out.chunks_exact_mut(per_block)).enumerate() {
                     let (out, out_notes) = out.split_at_mut(words);
                     let mut block = [0; 2 * QUADS];
                     layout.write(quants, &mut block);
                     for (word, out) in block.iter().zip(out) {
                         out[n] = *word;
                     }
-                    for (note, out) in notes.iter().zip(out_notes) {
-                        out[n] = *note;
+                    for (notes, out) in rounded.notes.iter().zip(out_notes) {
+                        out[n] = notes[at];
                     }
                 }
             }
@@ -434,34 +431,27 @@ impl Kernel for Pack<'_> {
     }
 }
 
-/// Values as int8, followed by the notes of all blocks.
+/// Values as int8, followed by the notes of all blocks, for matrix instructions.
 #[inline(always)]
 fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
     let (Some(format), Some(layout)) = (BlockFormat::of(dtype), input_layout::<S>(dtype)) else {
         return;
     };
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
-    match scaled_alike(format) {
-        SUPER => write_blocks::<S, SUPER>(format, layout, x, words, notes),
-        _ => write_blocks::<S, 1>(format, layout, x, words, notes),
-    }
-}
-
-/// The words and the notes of `x`, G blocks with one scale.
-#[inline(always)]
-fn write_blocks<S: Simd, const G: usize>(
-    format: BlockFormat,
-    layout: InputLayout,
-    x: &[f32],
-    words: &mut [i32],
-    notes: &mut [i32],
-) {
-    let notes = notes.as_chunks_mut::<NOTES>().0.chunks_mut(G);
-    for (x, (words, notes)) in x.chunks(G * BLOCK).zip(words.chunks_mut(G * layout.words()).zip(notes)) {
-        let rounded = round_blocks::<S, G>(format, x);
-        for ((quants, noted), (words, notes)) in rounded.iter().zip(words.chunks_exact_mut(layout.words()).zip(notes)) {
+    let blocks = words.chunks_mut(SUPER * layout.words()).zip(notes.as_chunks_mut::<NOTES>().0.chunks_mut(SUPER));
+    for (x, (words, notes)) in x.chunks(SUPER * BLOCK).zip(blocks) {
+        // Only q4_K has a bias there.
+        let rounded = match format {
+            BlockFormat::Q4K => round_blocks::<S, true>(format, x),
+            _ => round_blocks::<S, false>(format, x),
+        };
+        for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&rounded.quants) {
             layout.write(quants, words);
-            *notes = *noted;
+        }
+        for (at, to) in notes.iter_mut().enumerate() {
+            for (to, notes) in to.iter_mut().zip(&rounded.notes) {
+                *to = notes[at];
+            }
         }
     }
 }
@@ -476,37 +466,73 @@ const fn scaled_alike(format: BlockFormat) -> usize {
     if matches!(format, BlockFormat::Q4K) { SUPER } else { 1 }
 }
 
-/// Up to G blocks of values, then zeros, as int8 with the scale greatest / 127; and their notes.
+/// A super-block of inputs.
+struct Rounded {
+    quants: [[i8; BLOCK]; SUPER],
+    /// Note by note, of each block.
+    notes: [[i32; SUPER]; NOTES],
+}
+
+/// Up to 8 blocks of values, then zeros, as int8 with the scale greatest / 127, of each block or of all; and their notes, of
+/// which those that undo a bias may be missing.
+///
+/// Step by step for all blocks: a block by itself is one chain of instructions that wait for each other.
 #[inline(always)]
-fn round_blocks<S: Simd, const G: usize>(format: BlockFormat, x: &[f32]) -> [([i8; BLOCK], [i32; NOTES]); G] {
-    let mut values = [[S::splat(0.0); 2]; G];
-    let mut greatest = S::splat(0.0);
-    for (x, values) in x.chunks(BLOCK).zip(&mut values) {
-        let (low, high) = x.split_at(x.len().min(LANES));
-        *values = [S::load(&padded(low, 0.0)), S::load(&padded(high, 0.0))];
-        let (least, most) = (S::min(values[0], values[1]), S::max(values[0], values[1]));
-        greatest = S::max(greatest, S::max(most, S::sub(S::splat(0.0), least)));
+fn round_blocks<S: Simd, const BIASED: bool>(format: BlockFormat, x: &[f32]) -> Rounded {
+    let mut whole;
+    let x: &[f32; SUPER * BLOCK] = if let Ok(x) = x.try_into() {
+        x
+    } else {
+        whole = [0.0; SUPER * BLOCK];
+        whole[..x.len()].copy_from_slice(x);
+        &whole
+    };
+    let blocks = x.as_chunks::<LANES>().0.as_chunks::<2>().0;
+    let mut magnitudes = [S::splat(0.0); SUPER];
+    for (magnitude, [low, high]) in magnitudes.iter_mut().zip(blocks) {
+        let (low, high) = (S::load(low), S::load(high));
+        *magnitude = S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high)));
     }
-    let greatest = S::greatest(greatest);
-    let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
-    let mut rounded = [([0; BLOCK], [scale.to_bits() as i32, 0, 0, 0]); G];
-    for block in 0..G {
-        let (quants, [first, second]) = S::round_int8(values[block][0], values[block][1], inverse);
-        rounded[block].0 = quants;
-        let sum = first + second;
-        let notes = &mut rounded[block].1;
-        match format {
-            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1] = -format.bias() * sum,
-            BlockFormat::Q6K => (notes[1], notes[2]) = (-format.bias() * first, -format.bias() * second),
-            BlockFormat::Q4K => {
-                notes[1] = -8 * sum;
-                let pair = |sum: i32| if block % 2 == 0 { sum & 0xffff } else { sum << 16 };
-                let notes = &mut rounded[block / 2 * 2].1;
-                (notes[2], notes[3]) = (notes[2] | pair(8 * sum), notes[3] | pair(sum));
+    let mut greatest = [0.0f32; SUPER];
+    if scaled_alike(format) == SUPER {
+        let mut all = magnitudes[0];
+        for magnitude in &magnitudes[1..] {
+            all = S::max(all, *magnitude);
+        }
+        greatest = [S::greatest(all); SUPER];
+    } else {
+        for (greatest, magnitude) in greatest.iter_mut().zip(magnitudes) {
+            *greatest = S::greatest(magnitude);
+        }
+    }
+    let (mut notes, mut inverses) = ([[0; SUPER]; NOTES], [0.0; SUPER]);
+    for block in 0..SUPER {
+        notes[0][block] = (greatest[block] / 127.0).to_bits() as i32;
+        inverses[block] = if greatest[block] > 0.0 { 127.0 / greatest[block] } else { 0.0 };
+    }
+    let mut quants = [[0; BLOCK]; SUPER];
+    for (block, [low, high]) in blocks.iter().enumerate() {
+        quants[block] = S::round_int8(S::load(low), S::load(high), inverses[block]);
+    }
+    if BIASED {
+        let halves = S::sum_int8(&quants);
+        for block in 0..SUPER {
+            let [first, second] = halves[block];
+            match format {
+                BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1][block] = -format.bias() * (first + second),
+                BlockFormat::Q6K => {
+                    (notes[1][block], notes[2][block]) = (-format.bias() * first, -format.bias() * second);
+                }
+                BlockFormat::Q4K => {
+                    let (even, odd) = (halves[block & !1], halves[block | 1]);
+                    let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);
+                    notes[1][block] = -8 * (first + second);
+                    (notes[2][block], notes[3][block]) = (8 * even & 0xffff | odd << 19, even & 0xffff | odd << 16);
+                }
             }
         }
     }
-    rounded
+    Rounded { quants, notes }
 }
 
 /// The bits of lines as words.
