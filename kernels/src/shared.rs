@@ -51,15 +51,4 @@ impl<'a, T> SharedMut<'a, T> {
         // SAFETY: in bounds by the asserts.
         unsafe { self.start.add(start) }
     }
-
-    /// Writes one element.
-    ///
-    /// # Safety
-    /// No other task may touch element `index` in this region.
-    #[inline(always)]
-    pub(crate) unsafe fn write(&self, index: usize, value: T) {
-        assert!(index < self.len, "index {index} outside of {}", self.len);
-        // SAFETY: in bounds by the assert; exclusive by this function's contract.
-        unsafe { *self.start.add(index) = value };
-    }
 }

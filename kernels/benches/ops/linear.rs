@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
 
     fn call(&mut self) {
         self.turn = (self.turn + 1) % self.linears.len();
-        let job = LinearJob { linear: &self.linears[self.turn], out: &mut self.out };
+        let job = LinearJob { linear: &self.linears[self.turn], out: &mut self.out, adds: false };
         linear(self.exec, &self.packed, &mut [job]);
     }
 }

@@ -1,27 +1,18 @@
-//! The norm and its fused form, by bytes of the rows.
-//!
-//! The fused form writes the residual as well, and its loop restores it; both are in its time.
-//! Width is TinyLlama's 2048.
+//! The norm, by bytes of the rows. Width is TinyLlama's 2048.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};
-use foretoken_kernels::ops::{add_rmsnorm, rmsnorm};
+use foretoken_kernels::ops::rmsnorm;
 
 pub fn bench(criterion: &mut Criterion) {
     let (exec, weight) = (machine::exec(), machine::values(2048));
     let mut group = criterion.benchmark_group("rmsnorm");
     for rows in [1, 6, 512] {
         let x = machine::values(rows * 2048);
-        let (mut residual, mut out) = (x.clone(), x.clone());
+        let mut out = x.clone();
         group.throughput(Throughput::Bytes(x.len() as u64 * 8));
         group.bench_function(BenchmarkId::new("alone", rows), |b| {
             b.iter(|| rmsnorm(&exec, &x, &weight, 1e-6, &mut out))
-        });
-        group.bench_function(BenchmarkId::new("fused", rows), |b| {
-            b.iter(|| {
-                residual.copy_from_slice(&x);
-                add_rmsnorm(&exec, &mut residual, &x, &weight, 1e-6, &mut out);
-            });
         });
     }
     group.finish();

@@ -1,4 +1,5 @@
-//! One layer of a Llama-like decoder: norm, attention, residual, norm, gated MLP, residual.
+//! One layer of a Llama-like decoder: norm, attention, residual, norm, gated MLP, residual. The linears that end the two
+//! halves add to the residual stream themselves.
 //!
 //! Qwen's biases and per-head norms are options of the same layer. The two halves, [`DecoderLayer::attend`] and
 //! [`DecoderLayer::feed_forward`], are public, for heads whose attention reads something else than the residual stream
@@ -10,8 +11,7 @@ use crate::exec::Exec;
 use crate::ops::rmsnorm::rmsnorm_in_place;
 use crate::ops::rope_kv::RopeKvRows;
 use crate::ops::{
-    AttentionSeq, AttentionShape, LinearJob, PackedRows, RopeRows, add, add_rmsnorm, attention, linear, rmsnorm,
-    rope_kv, swiglu,
+    AttentionSeq, AttentionShape, LinearJob, PackedRows, RopeRows, attention, linear, rmsnorm, rope_kv, swiglu,
 };
 use crate::weight::Weight;
 
@@ -140,39 +140,36 @@ impl DecoderLayer {
             Some(weight) => rmsnorm(exec, hidden, weight, shape.eps, &mut normed),
             None => normed.copy_from_slice(hidden),
         }
-        self.attend(exec, rows, &normed, (kv, index), workspace);
+        self.attend(exec, rows, &normed, hidden, (kv, index), workspace);
         workspace.normed = normed;
         self.feed_forward(exec, hidden, workspace);
     }
 
-    /// What follows [`DecoderLayer::attend`]: the residual stream `hidden` (`[rows, width]`) takes in `workspace.delta`,
-    /// then what the normed MLP adds.
+    /// What follows [`DecoderLayer::attend`]: the residual stream `hidden` (`[rows, width]`) takes in what the normed MLP adds.
     pub fn feed_forward(&self, exec: &Exec, hidden: &mut [f32], workspace: &mut Workspace) {
-        let (weight, block) = (&self.tensors.post_attention_norm, MLP_ROWS * self.shape.width);
-        let (mut normed, mut delta) = (std::mem::take(&mut workspace.normed), std::mem::take(&mut workspace.delta));
-        assert_eq!(hidden.len(), delta.len(), "hidden must be [rows, width] of the rows that attended");
-        for (hidden, delta) in hidden.chunks_mut(block).zip(delta.chunks_mut(block)) {
+        let weight = &self.tensors.post_attention_norm;
+        let mut normed = std::mem::take(&mut workspace.normed);
+        for hidden in hidden.chunks_mut(MLP_ROWS * self.shape.width) {
             let normed = normed.sized(hidden.len());
-            add_rmsnorm(exec, hidden, delta, weight, self.shape.eps, normed);
-            self.mlp(exec, normed, delta, workspace);
-            add(exec, hidden, delta, self.shape.width);
+            rmsnorm(exec, hidden, weight, self.shape.eps, normed);
+            self.mlp(exec, normed, hidden, workspace);
         }
-        (workspace.normed, workspace.delta) = (normed, delta);
+        workspace.normed = normed;
     }
 
-    /// Attention on `input` (`[rows, attention_input]`, normed); what it adds to the residual is left in
-    /// `workspace.delta` (`[rows, width]`).
+    /// Attention on `input` (`[rows, attention_input]`, normed), added to the residual stream `hidden` (`[rows, width]`).
     pub fn attend(
         &self,
         exec: &Exec,
         rows: &ForwardRows<'_>,
         input: &[f32],
+        hidden: &mut [f32],
         (kv, index): (&mut KvViewMut<'_>, usize),
         workspace: &mut Workspace,
     ) {
         let (shape, tensors, count) = (&self.shape, &self.tensors, rows.slots.len());
         assert_eq!(input.len(), count * shape.attention_input, "input must be [rows, attention_input]");
-        let Workspace { packed, q, k, v, attended, delta, .. } = workspace;
+        let Workspace { packed, q, k, v, attended, .. } = workspace;
         let q = q.sized(count * shape.attention.q_dim());
         let k = k.sized(count * shape.attention.kv_dim());
         let v = v.sized(count * shape.attention.kv_dim());
@@ -186,7 +183,7 @@ impl DecoderLayer {
         rope_kv(exec, rows.rope, RopeKvRows { q, k, v, slots: rows.slots }, kv, index);
         let attended = attended.sized(q.len());
         attention(exec, &shape.attention, q, kv.layer(index), rows.seqs, attended);
-        tensors.o.forward(exec, attended, packed, delta.sized(count * shape.width));
+        tensors.o.add(exec, attended, packed, hidden);
     }
 
     /// Keys and values of `input` (`[rows, attention_input]`) into layer `index` of `kv`, and nothing else: for heads whose
@@ -211,8 +208,8 @@ impl DecoderLayer {
         rope_kv(exec, rope, RopeKvRows { q: &mut [], k, v, slots }, kv, index);
     }
 
-    /// The gated MLP on `input`, normed; `out` gets what it adds to the residual. Both are `[rows, width]`.
-    fn mlp(&self, exec: &Exec, input: &[f32], out: &mut [f32], workspace: &mut Workspace) {
+    /// The gated MLP on `input`, normed, added to the residual stream `hidden`. Both are `[rows, width]`.
+    fn mlp(&self, exec: &Exec, input: &[f32], hidden: &mut [f32], workspace: &mut Workspace) {
         let (shape, tensors) = (&self.shape, &self.tensors);
         let count = input.len() / shape.width;
         let Workspace { packed, gate, up, gated, .. } = workspace;
@@ -221,7 +218,7 @@ impl DecoderLayer {
         shared_input(exec, packed, input, [(&tensors.gate, &mut *gate), (&tensors.up, &mut *up)]);
         let gated = gated.sized(gate.len());
         swiglu(exec, gate, up, gated);
-        tensors.down.forward(exec, gated, packed, out);
+        tensors.down.add(exec, gated, packed, hidden);
     }
 }
 
@@ -231,7 +228,7 @@ fn shared_input<const N: usize>(exec: &Exec, packed: &mut PackedRows, input: &[f
     let stored = |weight: &Weight| (weight.dtype(), weight.arrangement());
     if jobs.iter().all(|(linear, _)| stored(linear.weight()) == stored(first)) {
         packed.pack(exec, first, input);
-        linear(exec, packed, &mut jobs.map(|(linear, out)| LinearJob { linear, out }));
+        linear(exec, packed, &mut jobs.map(|(linear, out)| LinearJob { linear, out, adds: false }));
     } else {
         jobs.into_iter().for_each(|(linear, out)| linear.forward(exec, input, packed, out));
     }

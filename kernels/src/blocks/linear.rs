@@ -60,6 +60,12 @@ impl Linear {
     /// `[rows, in features]` to `[rows, out features]`, packing `x` into `packed`.
     pub fn forward(&self, exec: &Exec, x: &[f32], packed: &mut PackedRows, out: &mut [f32]) {
         packed.pack(exec, &self.weight, x);
-        linear(exec, packed, &mut [LinearJob { linear: self, out }]);
+        linear(exec, packed, &mut [LinearJob { linear: self, out, adds: false }]);
+    }
+
+    /// The same, added to `out`.
+    pub fn add(&self, exec: &Exec, x: &[f32], packed: &mut PackedRows, out: &mut [f32]) {
+        packed.pack(exec, &self.weight, x);
+        linear(exec, packed, &mut [LinearJob { linear: self, out, adds: true }]);
     }
 }

@@ -21,8 +21,6 @@ pub struct Workspace {
     pub v: AlignedFloats,
     /// Attention's output, `[rows, heads * head_dim]`.
     pub attended: AlignedFloats,
-    /// What a half-layer adds to the residual stream, `[rows, width]`.
-    pub delta: AlignedFloats,
     /// Gates of the MLP, of as many rows as go through it together, `[rows, mlp_width]`.
     pub gate: AlignedFloats,
     /// The MLP's other inner rows, `[rows, mlp_width]`.

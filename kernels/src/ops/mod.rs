@@ -26,7 +26,7 @@ pub use guide::guide;
 pub use gumbel::gumbel_argmax;
 pub use linear::{LinearJob, PackedRows, linear};
 pub use penalise::{Penalties, PenaltyScratch, penalise};
-pub use rmsnorm::{add, add_rmsnorm, rmsnorm};
+pub use rmsnorm::rmsnorm;
 pub use rope_kv::{RopeRows, RopeScaling, RopeTable, Yarn, rope_kv};
 pub use sample::sample;
 pub use softmax::softmax;

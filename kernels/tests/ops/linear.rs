@@ -134,11 +134,34 @@ fn weights_that_share_a_region_keep_their_bits() {
             let mut outs = layers.each_ref().map(|layer| vec![0.0; 6 * layer.weight().rows()]);
             let mut jobs = Vec::new();
             for (linear, out) in layers.iter().zip(&mut outs) {
-                jobs.push(LinearJob { linear, out });
+                jobs.push(LinearJob { linear, out, adds: false });
             }
             linear(&exec, &packed, &mut jobs);
             for (layer, out) in layers.iter().zip(&outs) {
                 assert_eq!(bits(out), bits(&run(&exec, layer, &x)), "{exec:?} {dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_may_be_added_to_what_is_there() {
+    for exec in levels_and_threads() {
+        for (dtype, bias) in DTYPES.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+            // Whole panels, and a part of one.
+            let layer = made(dtype, [70, 72], 1);
+            let layer = match bias {
+                true => layer,
+                false => Linear::new("unbiased", layer.weight().clone(), None).unwrap(),
+            };
+            let layer =
+                Linear::new("added", layer.weight().clone().arranged(&exec), layer.bias().map(Into::into)).unwrap();
+            for rows in [1, 5, 20] {
+                let (x, there) = (values(2, rows * 72), values(3, rows * 70));
+                let want: Vec<f32> = there.iter().zip(run(&exec, &layer, &x)).map(|(there, out)| out + there).collect();
+                let mut out = there.clone();
+                layer.add(&exec, &x, &mut PackedRows::new(), &mut out);
+                assert_eq!(bits(&out), bits(&want), "{exec:?} {dtype} {rows} bias: {bias}");
             }
         }
     }

@@ -14,7 +14,7 @@ use super::PackedRows;
 use crate::blocks::Linear;
 use crate::quant::{BAND_ROWS, PANEL};
 use crate::shared::SharedMut;
-use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch, unpadded};
+use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
 use crate::weight::Arrangement;
 use std::ops::Range;
 
@@ -24,6 +24,8 @@ pub(super) struct WeightBlock<'a> {
     pub rows: Range<usize>,
     pub x: &'a PackedRows,
     pub out: &'a SharedMut<'a, f32>,
+    /// Whether outputs are added to what is there.
+    pub adds: bool,
 }
 
 impl Kernel for WeightBlock<'_> {
@@ -68,24 +70,33 @@ impl WeightBlock<'_> {
         let out = unsafe { self.out.range(n * outs + rows.start..n * outs + rows.end) };
         let bias = self.linear.bias().map(|bias| &bias[rows]);
         let Ok(out) = <&mut [f32; LANES]>::try_from(&mut *out) else {
-            return put_some(lanes, bias, out);
+            return put_some(lanes, bias, self.adds, out);
         };
-        *out = *lanes;
+        let mut lanes = *lanes;
         if let Some(bias) = bias.and_then(|bias| bias.first_chunk::<LANES>()) {
-            for i in 0..LANES {
-                out[i] += bias[i];
-            }
+            add(&mut lanes, bias);
         }
+        if self.adds {
+            add(&mut lanes, out);
+        }
+        *out = lanes;
+    }
+}
+
+#[inline(always)]
+fn add(lanes: &mut [f32; LANES], others: &[f32; LANES]) {
+    for i in 0..LANES {
+        lanes[i] += others[i];
     }
 }
 
 /// Fewer than 16 outputs.
 #[cold]
 #[inline(never)]
-fn put_some(lanes: &[f32; LANES], bias: Option<&[f32]>, out: &mut [f32]) {
-    out.copy_from_slice(&lanes[..out.len()]);
-    for (out, bias) in out.iter_mut().zip(bias.into_iter().flatten()) {
-        *out += bias;
+fn put_some(lanes: &[f32; LANES], bias: Option<&[f32]>, adds: bool, out: &mut [f32]) {
+    for (i, out) in out.iter_mut().enumerate() {
+        let sum = bias.map_or(lanes[i], |bias| lanes[i] + bias[i]);
+        *out = if adds { *out + sum } else { sum };
     }
 }
 

@@ -3,7 +3,7 @@
 //! Speculation pays only if verifying n rows costs about as much as one, so this op is built around streaming the
 //! weights: a task is a block of weight rows that stays in the second-level cache, inputs pass over it in chunks, and
 //! a register tile shares each loaded vector. Inputs are packed once ([`PackedRows`]) and serve several weights in
-//! one parallel region (q, k and v; gate and up).
+//! one parallel region (q, k and v; gate and up). Outputs may be added to what is there, the residual stream.
 //!
 //! Batch invariance: an output element is one 16-lane sum over ascending k and one fixed horizontal sum (`rows`), one sum
 //! over ascending k (`columns`), over ascending steps of a matrix instruction (`tiles`), or over ascending blocks of k
@@ -42,6 +42,8 @@ pub struct LinearJob<'a> {
     pub linear: &'a Linear,
     /// Output, `[rows, out features]`.
     pub out: &'a mut [f32],
+    /// Whether it is added to what `out` holds.
+    pub adds: bool,
 }
 
 /// Runs all `jobs` on the same inputs, in one parallel region.
@@ -76,6 +78,7 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
 struct Part<'a> {
     linear: &'a Linear,
     out: SharedMut<'a, f32>,
+    adds: bool,
     first_task: usize,
     block_rows: usize,
 }
@@ -98,7 +101,7 @@ impl<'a> Part<'a> {
         } else {
             fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { COLUMN })
         };
-        Self { linear: job.linear, out: SharedMut::new(job.out), first_task, block_rows }
+        Self { linear: job.linear, out: SharedMut::new(job.out), adds: job.adds, first_task, block_rows }
     }
 
     fn tasks(&self) -> usize {
@@ -108,6 +111,6 @@ impl<'a> Part<'a> {
     fn block<'b>(&'b self, x: &'b PackedRows, task: usize) -> WeightBlock<'b> {
         let first = (task - self.first_task) * self.block_rows;
         let rows = first..(first + self.block_rows).min(self.linear.weight().rows());
-        WeightBlock { linear: self.linear, rows, x, out: &self.out }
+        WeightBlock { linear: self.linear, rows, x, out: &self.out, adds: self.adds }
     }
 }

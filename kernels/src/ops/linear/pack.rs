@@ -527,7 +527,7 @@ fn round_blocks<S: Simd, const BIASED: bool>(format: BlockFormat, x: &[f32]) -> 
                     let (even, odd) = (halves[block & !1], halves[block | 1]);
                     let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);
                     notes[1][block] = -8 * (first + second);
-                    (notes[2][block], notes[3][block]) = (8 * even & 0xffff | odd << 19, even & 0xffff | odd << 16);
+                    (notes[2][block], notes[3][block]) = ((8 * even) & 0xffff | odd << 19, even & 0xffff | odd << 16);
                 }
             }
         }

@@ -1,7 +1,4 @@
 //! One 16-lane sum of squares per row, then a scaled copy.
-//!
-//! The fused form adds in a pass of its own: the row is in the first-level cache, and the addition of lanes is exact
-//! in any grouping, so fused and separate forms give the same bits.
 
 use crate::simd::{Kernel, LANES, Simd, padded, vectors};
 
@@ -38,40 +35,6 @@ impl Kernel for RmsNormInPlace<'_> {
     fn run<S: Simd>(self) {
         for x in self.x.chunks_exact_mut(self.weight.len()) {
             norm_row::<S>(x, self.weight, self.eps);
-        }
-    }
-}
-
-pub(super) struct AddRmsNorm<'a> {
-    pub residual: &'a mut [f32],
-    pub delta: &'a [f32],
-    pub weight: &'a [f32],
-    pub eps: f32,
-    pub out: &'a mut [f32],
-}
-
-impl Kernel for AddRmsNorm<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        Add { residual: &mut *self.residual, delta: self.delta }.run::<S>();
-        RmsNorm { x: self.residual, weight: self.weight, eps: self.eps, out: self.out }.run::<S>();
-    }
-}
-
-pub(super) struct Add<'a> {
-    pub residual: &'a mut [f32],
-    pub delta: &'a [f32],
-}
-
-impl Kernel for Add<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        for (residual, delta) in self.residual.iter_mut().zip(self.delta) {
-            *residual += delta;
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Root-mean-square norm (Zhang and Sennrich, 1910.07467), alone and fused with the residual addition before it; and that
-//! addition, for the residual that no norm follows.
+//! Root-mean-square norm (Zhang and Sennrich, 1910.07467).
 //!
 //! `width` is the length of `weight`, so the same op norms whole rows and, with a weight of head_dim, every head of q
 //! and k (Qwen3). The sum of squares is one 16-lane sum; rows never share one.
@@ -35,34 +34,6 @@ pub fn rmsnorm_in_place(exec: &Exec, x: &mut [f32], weight: &[f32], eps: f32) {
         // SAFETY: parts are disjoint ranges of rows.
         let x = unsafe { x.range(rows.start * width..rows.end * width) };
         dispatch(exec.simd(), cpu::RmsNormInPlace { x, weight, eps });
-    });
-}
-
-/// `residual += delta`, then `out = rmsnorm(residual)`; all three are `[rows, width]`.
-pub fn add_rmsnorm(exec: &Exec, residual: &mut [f32], delta: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let _timer = exec.time(Op::RmsNorm);
-    let width = check(residual.len(), weight, out.len());
-    assert_eq!(delta.len(), residual.len(), "delta must be [rows, width] like the residual");
-    let (residual, out) = (SharedMut::new(residual), SharedMut::new(out));
-    exec.for_rows(delta.len() / width, width, &|rows| {
-        let range = rows.start * width..rows.end * width;
-        // SAFETY: parts are disjoint ranges of rows, of two different buffers.
-        let (residual, out) = unsafe { (residual.range(range.clone()), out.range(range.clone())) };
-        dispatch(exec.simd(), cpu::AddRmsNorm { residual, delta: &delta[range], weight, eps, out });
-    });
-}
-
-/// `residual += delta`; both are `[rows, width]`.
-pub fn add(exec: &Exec, residual: &mut [f32], delta: &[f32], width: usize) {
-    let _timer = exec.time(Op::RmsNorm);
-    assert!(width > 0 && delta.len().is_multiple_of(width), "delta must be [rows, width]: width {width}");
-    assert_eq!(delta.len(), residual.len(), "delta must be [rows, width] like the residual");
-    let residual = SharedMut::new(residual);
-    exec.for_rows(delta.len() / width, width, &|rows| {
-        let range = rows.start * width..rows.end * width;
-        // SAFETY: parts are disjoint ranges of rows.
-        let residual = unsafe { residual.range(range.clone()) };
-        dispatch(exec.simd(), cpu::Add { residual, delta: &delta[range] });
     });
 }
 

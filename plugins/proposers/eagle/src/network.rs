@@ -199,7 +199,7 @@ impl Network {
                     if *norm_before_residual {
                         features.copy_from_slice(read);
                     }
-                    module.layer.attend(exec, &forward, joined, (kv, index), workspace);
+                    module.layer.attend(exec, &forward, joined, features, (kv, index), workspace);
                     module.layer.feed_forward(exec, features, workspace);
                 }
             }

@@ -89,8 +89,11 @@ impl WeightBlock<'_> {
                 let bias = self.linear.bias().map(|bias| bias[row + m]);
                 for (n, sum) in sums.iter().enumerate() {
                     let sum = S::sum(S::load(&sum.0));
+                    let sum = bias.map_or(sum, |bias| sum + bias);
+                    let at = (first + n) * outs + row + m;
                     // SAFETY: `row + m` belongs to this task's block of weight rows, so this column is its own.
-                    unsafe { self.out.write((first + n) * outs + row + m, bias.map_or(sum, |bias| sum + bias)) };
+                    let out = unsafe { &mut self.out.range(at..at + 1)[0] };
+                    *out = if self.adds { *out + sum } else { sum };
                 }
             }
             row += M;

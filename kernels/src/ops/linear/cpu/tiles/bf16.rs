@@ -136,7 +136,7 @@ impl WeightBlock<'_> {
             }
         }
         // Sums go where they belong, or through a buffer to what finishes them.
-        let whole = self.linear.bias().is_none() && row + P * PANEL <= self.rows.end;
+        let whole = self.linear.bias().is_none() && !self.adds && row + P * PANEL <= self.rows.end;
         let outs = weight.rows();
         let stride = if whole { outs * size_of::<f32>() } else { QUAD };
         let mut sums = MaybeUninit::<[[Sums; P]; G]>::uninit();
