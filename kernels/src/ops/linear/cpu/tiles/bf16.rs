@@ -87,6 +87,11 @@ impl WeightBlock<'_> {
         tiles.zero::<1>();
         tiles.zero::<2>();
         tiles.zero::<3>();
+        if self.adds {
+            for p in 0..P {
+                self.ask_for_output(first..first + count, panel + p);
+            }
+        }
         let mut awake = MaybeUninit::<Sums>::uninit();
         for step in 0..steps {
             let mut at = [std::ptr::null::<u8>(); P];

@@ -67,6 +67,8 @@ impl WeightBlock<'_> {
                 let panels = band.start / PANEL..band.end.div_ceil(PANEL);
                 walk.clear(&mut sums[..panels.len()]);
                 let mut band_walk = BandWalk {
+                    block: self,
+                    inputs: walk.inputs(),
                     tiles: &tiles,
                     weight: self.linear.weight().panels(),
                     panels,
@@ -183,6 +185,9 @@ struct Step<'a> {
 
 /// A band of panels times the groups of input rows.
 struct BandWalk<'a> {
+    block: &'a WeightBlock<'a>,
+    /// All input rows.
+    inputs: Range<usize>,
     tiles: &'a Tiles,
     weight: Panels<'a>,
     panels: Range<usize>,
@@ -236,6 +241,9 @@ impl<'a> BandWalk<'a> {
         let mut last = None;
         while let Some(this) = next {
             next = self.behind(&this);
+            if this.pair == 0 && (this.span + 1) * SPAN >= self.blocks {
+                self.block.ask_for_output(self.inputs.clone(), self.panels.start + this.place);
+            }
             self.scratch.scales[buffer].write(Scales::of(&this));
             let notes = self.blocks * BLOCK + this.first() * size_of::<[i32; NOTES]>();
             for (group, inputs) in groups.iter().enumerate() {

@@ -40,6 +40,9 @@ impl WeightBlock<'_> {
                 for span in 0..blocks.div_ceil(SPAN) {
                     for (row, sums) in panels.clone().zip(&mut sums) {
                         let panel = weight.panel(row / PANEL, span);
+                        if span + 1 == blocks.div_ceil(SPAN) {
+                            self.ask_for_output(walk.inputs(), row / PANEL);
+                        }
                         for (group, sums) in sums[..groups].iter_mut().enumerate() {
                             // All rows are there.
                             let packed = self.x.rows_from(walk.start(group), rows).as_ptr().cast::<u8>();
