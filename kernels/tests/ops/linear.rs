@@ -156,7 +156,8 @@ fn outputs_may_be_added_to_what_is_there() {
             };
             let layer =
                 Linear::new("added", layer.weight().clone().arranged(&exec), layer.bias().map(Into::into)).unwrap();
-            for rows in [1, 5, 20] {
+            // Of 35 rows three groups of tiles share one.
+            for rows in [1, 5, 20, 35, 100] {
                 let (x, there) = (values(2, rows * 72), values(3, rows * 70));
                 let want: Vec<f32> = there.iter().zip(run(&exec, &layer, &x)).map(|(there, out)| out + there).collect();
                 let mut out = there.clone();

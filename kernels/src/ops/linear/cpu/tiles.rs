@@ -102,10 +102,12 @@ impl WeightBlock<'_> {
     #[inline(always)]
     unsafe fn put_groups(&self, groups: &Groups, band: &Range<usize>, sums: &BandSums) {
         for group in 0..groups.groups {
-            for (place, n) in (groups.start(group)..).take(groups.rows).enumerate() {
+            // Rows of the group before are there.
+            let start = groups.start(group);
+            for n in groups.first + group * groups.rows..start + groups.rows {
                 for (row, sums) in band.clone().step_by(PANEL).zip(sums) {
                     // SAFETY: the caller's.
-                    self.put(n, row, unsafe { &sums[group].assume_init_ref()[place].0 });
+                    self.put(n, row, unsafe { &sums[group].assume_init_ref()[n - start].0 });
                 }
             }
         }
