@@ -10,6 +10,10 @@
 //! words and then its notes. For matrix instructions up to 16 rows of bf16 lie side by side,
 //! step by step, and quantised rows one by one, all blocks' words and then all blocks' notes.
 
+mod int8;
+
+pub(super) use int8::notes_of;
+
 use super::cpu::take_tiles;
 use crate::exec::Exec;
 use crate::profile::Op;
@@ -18,6 +22,7 @@ use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout, QUADS};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
 use crate::weight::{Arrangement, Weight, WeightDtype};
+use int8::{pack_int8, round_blocks, scaled_alike};
 use std::ops::Range;
 
 /// Most input rows that lie side by side for weights in columns, at any level.
@@ -429,110 +434,6 @@ impl Kernel for Pack<'_> {
             }
         }
     }
-}
-
-/// Values as int8, followed by the notes of all blocks, for matrix instructions.
-#[inline(always)]
-fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
-    let (Some(format), Some(layout)) = (BlockFormat::of(dtype), input_layout::<S>(dtype)) else {
-        return;
-    };
-    let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
-    let blocks = words.chunks_mut(SUPER * layout.words()).zip(notes.as_chunks_mut::<NOTES>().0.chunks_mut(SUPER));
-    for (x, (words, notes)) in x.chunks(SUPER * BLOCK).zip(blocks) {
-        // Only q4_K has a bias there.
-        let rounded = match format {
-            BlockFormat::Q4K => round_blocks::<S, true>(format, x),
-            _ => round_blocks::<S, false>(format, x),
-        };
-        for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&rounded.quants) {
-            layout.write(quants, words);
-        }
-        for (at, to) in notes.iter_mut().enumerate() {
-            for (to, notes) in to.iter_mut().zip(&rounded.notes) {
-                *to = notes[at];
-            }
-        }
-    }
-}
-
-/// Notes that a format has.
-pub(super) const fn notes_of(format: BlockFormat) -> usize {
-    if matches!(format, BlockFormat::Q6K | BlockFormat::Q4K) { 3 } else { 2 }
-}
-
-/// Blocks of inputs that have one scale: of q4_K a super-block, which is then summed in integers.
-const fn scaled_alike(format: BlockFormat) -> usize {
-    if matches!(format, BlockFormat::Q4K) { SUPER } else { 1 }
-}
-
-/// A super-block of inputs.
-struct Rounded {
-    quants: [[i8; BLOCK]; SUPER],
-    /// Note by note, of each block.
-    notes: [[i32; SUPER]; NOTES],
-}
-
-/// Up to 8 blocks of values, then zeros, as int8 with the scale greatest / 127, of each block or of all; and their notes, of
-/// which those that undo a bias may be missing.
-///
-/// Step by step for all blocks: a block by itself is one chain of instructions that wait for each other.
-#[inline(always)]
-fn round_blocks<S: Simd, const BIASED: bool>(format: BlockFormat, x: &[f32]) -> Rounded {
-    let mut whole;
-    let x: &[f32; SUPER * BLOCK] = if let Ok(x) = x.try_into() {
-        x
-    } else {
-        whole = [0.0; SUPER * BLOCK];
-        whole[..x.len()].copy_from_slice(x);
-        &whole
-    };
-    let blocks = x.as_chunks::<LANES>().0.as_chunks::<2>().0;
-    let mut magnitudes = [S::splat(0.0); SUPER];
-    for (magnitude, [low, high]) in magnitudes.iter_mut().zip(blocks) {
-        let (low, high) = (S::load(low), S::load(high));
-        *magnitude = S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high)));
-    }
-    let mut greatest = [0.0f32; SUPER];
-    if scaled_alike(format) == SUPER {
-        let mut all = magnitudes[0];
-        for magnitude in &magnitudes[1..] {
-            all = S::max(all, *magnitude);
-        }
-        greatest = [S::greatest(all); SUPER];
-    } else {
-        for (greatest, magnitude) in greatest.iter_mut().zip(magnitudes) {
-            *greatest = S::greatest(magnitude);
-        }
-    }
-    let (mut notes, mut inverses) = ([[0; SUPER]; NOTES], [0.0; SUPER]);
-    for block in 0..SUPER {
-        notes[0][block] = (greatest[block] / 127.0).to_bits() as i32;
-        inverses[block] = if greatest[block] > 0.0 { 127.0 / greatest[block] } else { 0.0 };
-    }
-    let mut quants = [[0; BLOCK]; SUPER];
-    for (block, [low, high]) in blocks.iter().enumerate() {
-        quants[block] = S::round_int8(S::load(low), S::load(high), inverses[block]);
-    }
-    if BIASED {
-        let halves = S::sum_int8(&quants);
-        for block in 0..SUPER {
-            let [first, second] = halves[block];
-            match format {
-                BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1][block] = -format.bias() * (first + second),
-                BlockFormat::Q6K => {
-                    (notes[1][block], notes[2][block]) = (-format.bias() * first, -format.bias() * second);
-                }
-                BlockFormat::Q4K => {
-                    let (even, odd) = (halves[block & !1], halves[block | 1]);
-                    let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);
-                    notes[1][block] = -8 * (first + second);
-                    (notes[2][block], notes[3][block]) = ((8 * even) & 0xffff | odd << 19, even & 0xffff | odd << 16);
-                }
-            }
-        }
-    }
-    Rounded { quants, notes }
 }
 
 /// The bits of lines as words.
