@@ -212,13 +212,12 @@ impl DecoderLayer {
     fn mlp(&self, exec: &Exec, input: &[f32], hidden: &mut [f32], workspace: &mut Workspace) {
         let (shape, tensors) = (&self.shape, &self.tensors);
         let count = input.len() / shape.width;
-        let Workspace { packed, gate, up, gated, .. } = workspace;
+        let Workspace { packed, gate, up, .. } = workspace;
         let gate = gate.sized(count * shape.mlp_width);
         let up = up.sized(count * shape.mlp_width);
         shared_input(exec, packed, input, [(&tensors.gate, &mut *gate), (&tensors.up, &mut *up)]);
-        let gated = gated.sized(gate.len());
-        swiglu(exec, gate, up, gated);
-        tensors.down.add(exec, gated, packed, hidden);
+        swiglu(exec, gate, up);
+        tensors.down.add(exec, gate, packed, hidden);
     }
 }
 

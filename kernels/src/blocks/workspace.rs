@@ -21,12 +21,10 @@ pub struct Workspace {
     pub v: AlignedFloats,
     /// Attention's output, `[rows, heads * head_dim]`.
     pub attended: AlignedFloats,
-    /// Gates of the MLP, of as many rows as go through it together, `[rows, mlp_width]`.
+    /// Gates of the MLP and then its gated rows, of as many rows as go through it together, `[rows, mlp_width]`.
     pub gate: AlignedFloats,
     /// The MLP's other inner rows, `[rows, mlp_width]`.
     pub up: AlignedFloats,
-    /// The gated rows, `[rows, mlp_width]`.
-    pub gated: AlignedFloats,
 }
 
 impl Workspace {

@@ -5,9 +5,8 @@
 use crate::simd::{Kernel, LANES, Simd, padded, silu, unpadded};
 
 pub(super) struct Swiglu<'a> {
-    pub gate: &'a [f32],
+    pub gate: &'a mut [f32],
     pub up: &'a [f32],
-    pub out: &'a mut [f32],
 }
 
 impl Kernel for Swiglu<'_> {
@@ -15,12 +14,11 @@ impl Kernel for Swiglu<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let inputs = self.gate.chunks(LANES).zip(self.up.chunks(LANES));
-        for ((gate, up), out) in inputs.zip(self.out.chunks_mut(LANES)) {
-            let (gate, up) = (S::load(&padded(gate, 0.0)), S::load(&padded(up, 0.0)));
+        for (gate, up) in self.gate.chunks_mut(LANES).zip(self.up.chunks(LANES)) {
             let mut lanes = [0.0; LANES];
-            S::store(S::mul(silu::<S>(gate), up), &mut lanes);
-            unpadded(&lanes, out);
+            let up = S::load(&padded(up, 0.0));
+            S::store(S::mul(silu::<S>(S::load(&padded(gate, 0.0))), up), &mut lanes);
+            unpadded(&lanes, gate);
         }
     }
 }

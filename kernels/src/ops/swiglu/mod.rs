@@ -13,17 +13,16 @@ use crate::simd::dispatch;
 /// Elements that a task takes at a time.
 const BLOCK: usize = 256;
 
-/// `out = gate / (1 + exp(-gate)) * up`, all of one length.
-pub fn swiglu(exec: &Exec, gate: &[f32], up: &[f32], out: &mut [f32]) {
+/// `gate = gate / (1 + exp(-gate)) * up`, both of one length. In place: the lines of another buffer would have to come from
+/// memory, since all weights of a model were read after they were last used.
+pub fn swiglu(exec: &Exec, gate: &mut [f32], up: &[f32]) {
     let _timer = exec.time(Op::SwiGlu);
     assert_eq!(up.len(), gate.len(), "up must be as long as gate");
-    assert_eq!(out.len(), gate.len(), "out must be as long as gate");
-    let len = out.len();
-    let out = SharedMut::new(out);
+    let (len, gate) = (gate.len(), SharedMut::new(gate));
     exec.for_rows(len.div_ceil(BLOCK), BLOCK * 4, &|blocks| {
         let range = blocks.start * BLOCK..len.min(blocks.end * BLOCK);
         // SAFETY: parts are disjoint ranges of blocks.
-        let out = unsafe { out.range(range.clone()) };
-        dispatch(exec.simd(), cpu::Swiglu { gate: &gate[range.clone()], up: &up[range], out });
+        let gate = unsafe { gate.range(range.clone()) };
+        dispatch(exec.simd(), cpu::Swiglu { gate, up: &up[range] });
     });
 }
