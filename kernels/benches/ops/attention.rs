@@ -49,8 +49,7 @@ pub fn bench(criterion: &mut Criterion) {
                     let order = if scattered { shuffled(&all) } else { all.clone() };
                     let (before, new_slots) = order[..context + rows].split_at(context);
                     let seqs = [AttentionSeq { context: before, rows: 0..rows, new_slots, tree: None }];
-                    let q = machine::values(rows * shape.q_dim());
-                    let mut out = vec![0.0; q.len()];
+                    let mut q = machine::values(rows * shape.q_dim());
                     let attended: usize = (context + 1..=context + rows).sum();
                     group.throughput(match rows * heads / kv_heads > MANY {
                         false => Throughput::Bytes(((context + rows) * kv.bytes_per_slot() / kv.layers) as u64),
@@ -62,7 +61,7 @@ pub fn bench(criterion: &mut Criterion) {
                     group.bench_function(BenchmarkId::new(name, format!("{context}+{rows}")), |b| {
                         b.iter(|| {
                             layer = (layer + 1) % kv.layers;
-                            attention(&exec, &shape, &q, store.view_mut().layer(layer), &seqs, &mut out);
+                            attention(&exec, &shape, &mut q, store.view_mut().layer(layer), &seqs);
                         });
                     });
                 }

@@ -169,7 +169,7 @@ impl DecoderLayer {
     ) {
         let (shape, tensors, count) = (&self.shape, &self.tensors, rows.slots.len());
         assert_eq!(input.len(), count * shape.attention_input, "input must be [rows, attention_input]");
-        let Workspace { packed, q, k, v, attended, .. } = workspace;
+        let Workspace { packed, q, k, v, .. } = workspace;
         let q = q.sized(count * shape.attention.q_dim());
         let k = k.sized(count * shape.attention.kv_dim());
         let v = v.sized(count * shape.attention.kv_dim());
@@ -181,9 +181,8 @@ impl DecoderLayer {
             }
         }
         rope_kv(exec, rows.rope, RopeKvRows { q, k, v, slots: rows.slots }, kv, index);
-        let attended = attended.sized(q.len());
-        attention(exec, &shape.attention, q, kv.layer(index), rows.seqs, attended);
-        tensors.o.add(exec, attended, packed, hidden);
+        attention(exec, &shape.attention, q, kv.layer(index), rows.seqs);
+        tensors.o.add(exec, q, packed, hidden);
     }
 
     /// Keys and values of `input` (`[rows, attention_input]`) into layer `index` of `kv`, and nothing else: for heads whose

@@ -13,14 +13,12 @@ pub struct Workspace {
     pub packed: PackedRows,
     /// Normed rows, `[rows, width]`.
     pub normed: AlignedFloats,
-    /// Queries, `[rows, heads * head_dim]`.
+    /// Queries and then what they attended to, `[rows, heads * head_dim]`.
     pub q: AlignedFloats,
     /// Keys, `[rows, kv_dim]`.
     pub k: AlignedFloats,
     /// Values, `[rows, kv_dim]`.
     pub v: AlignedFloats,
-    /// Attention's output, `[rows, heads * head_dim]`.
-    pub attended: AlignedFloats,
     /// Gates of the MLP and then its gated rows, of as many rows as go through it together, `[rows, mlp_width]`.
     pub gate: AlignedFloats,
     /// The MLP's other inner rows, `[rows, mlp_width]`.

@@ -27,12 +27,11 @@ const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
 
 pub(super) struct AttendBlock<'a> {
     pub shape: &'a AttentionShape,
-    pub q: &'a [f32],
+    pub q: &'a SharedMut<'a, f32>,
     pub kv: KvLayer<'a>,
     pub seq: &'a AttentionSeq<'a>,
     pub rows: Range<usize>,
     pub kv_head: usize,
-    pub out: &'a SharedMut<'a, f32>,
 }
 
 /// The parts of a tile that a block's rows attend to.
@@ -131,7 +130,7 @@ impl<'a> AttendBlock<'a> {
         // Scores are exponents of 2.
         let scale = self.shape.scale * std::f32::consts::LOG2_E;
         for (query, q) in q.chunks_exact_mut(lines).enumerate() {
-            W::query(&self.q[self.head(query)], scale, q);
+            W::query(self.query(query), scale, q);
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
         for step in self.steps() {
@@ -147,19 +146,19 @@ impl<'a> AttendBlock<'a> {
             }
         }
         for query in 0..count {
-            // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
-            seen.finish::<S, W>(query, unsafe { self.out.range(self.head(query)) });
+            seen.finish::<S, W>(query, self.query(query));
         }
     }
 
-    /// Where query `query` of the block lies in q and out.
+    /// Query `query` of the block, and where its output goes: never two of the same at a time.
     #[inline(always)]
-    fn head(&self, query: usize) -> Range<usize> {
+    fn query(&self, query: usize) -> &mut [f32] {
         let group = self.shape.group();
         let row = self.seq.rows.start + self.rows.start + query / group;
         let head = self.kv_head * group + query % group;
         let start = row * self.shape.q_dim() + head * self.shape.head_dim;
-        start..start + self.shape.head_dim
+        // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
+        unsafe { self.q.range(start..start + self.shape.head_dim) }
     }
 
     /// Slots of the tile at `first` of a row's list; behind its end, the last.

@@ -151,18 +151,10 @@ impl<'a> AttentionSeq<'a> {
     }
 }
 
-/// Attention of every row of every sequence. `q` and `out` are `[rows, heads * head_dim]`; the rows' own keys and
-/// values must already be stored. Rows of no sequence are left as they are.
-pub fn attention(
-    exec: &Exec,
-    shape: &AttentionShape,
-    q: &[f32],
-    kv: KvLayer<'_>,
-    seqs: &[AttentionSeq<'_>],
-    out: &mut [f32],
-) {
+/// Attention of every row of every sequence. Queries `q` are `[rows, heads * head_dim]`, and what they attended to takes their
+/// place; the rows' own keys and values must already be stored. Rows of no sequence are left as they are.
+pub fn attention(exec: &Exec, shape: &AttentionShape, q: &mut [f32], kv: KvLayer<'_>, seqs: &[AttentionSeq<'_>]) {
     let _timer = exec.time(Op::Attention);
-    assert_eq!(out.len(), q.len(), "out must be [rows, heads * head_dim] like q");
     let heads = (kv.shape().heads, kv.shape().head_dim);
     assert_eq!(heads, (shape.kv_heads, shape.head_dim), "heads of the KV memory and KV heads of the attention");
     let mut end = 0;
@@ -174,7 +166,7 @@ pub fn attention(
     let block_rows = block_rows(exec, shape, seqs);
     let blocks = |seq: &AttentionSeq<'_>| seq.rows.len().div_ceil(block_rows);
     let total: usize = seqs.iter().map(blocks).sum();
-    let out = SharedMut::new(out);
+    let q = SharedMut::new(q);
     exec.run_in_stretches(total * shape.kv_heads, &|task| {
         // Long chains last rows first: they attend to the most, and what is left for others at the end should be short tasks.
         let (mut block, kv_head) = (total - 1 - task / shape.kv_heads, task % shape.kv_heads);
@@ -184,7 +176,7 @@ pub fn attention(
                 continue;
             }
             let rows = block * block_rows..seq.rows.len().min((block + 1) * block_rows);
-            return cpu::AttendBlock { shape, q, kv, seq, rows, kv_head, out: &out }.run(exec.simd());
+            return cpu::AttendBlock { shape, q: &q, kv, seq, rows, kv_head }.run(exec.simd());
         }
     });
 }

@@ -123,8 +123,7 @@ unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'
         now = 1 - now;
     }
     for query in 0..count {
-        // SAFETY: this task alone has these rows and this KV head, and each of its queries its own range.
-        queries.finish(query, unsafe { block.out.range(block.head(query)) });
+        queries.finish(query, block.query(query));
     }
 }
 
@@ -140,7 +139,7 @@ fn pack<'a, const C: usize, const L: usize>(
         let mut rows = [[0; NUMBERS]; LANES];
         for (query, row) in (group * C..block.queries().min((group + 1) * C)).zip(&mut rows) {
             let mut numbers = [[0.0; LANES]; 2];
-            let q = block.q[block.head(query)].chunks(NUMBERS).nth(line).unwrap_or_default();
+            let q = block.query(query).chunks(NUMBERS).nth(line).unwrap_or_default();
             numbers.as_flattened_mut()[..q.len()].copy_from_slice(q);
             let low = Lanes::mul(Lanes::load(&numbers[0]), scale);
             let high = Lanes::mul(Lanes::load(&numbers[1]), scale);
