@@ -24,7 +24,8 @@ pub enum KvDtype {
     /// 2 bytes, rounded to nearest even when written. Where the processor multiplies bf16 by bf16 (`avx512bf16`, `amx`),
     /// attention rounds queries and weights likewise.
     Bf16,
-    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each.
+    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each. With matrix instructions (`amx`) attention rounds what
+    /// they stand for to bf16, and all else as above.
     Q8_0,
 }
 

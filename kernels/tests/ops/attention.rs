@@ -75,7 +75,11 @@ proptest! {
             let portable = run(&Exec::portable_single(), &shape, &q, &mut kv, &seqs);
             for exec in levels() {
                 let got = run(&exec, &shape, &q, &mut kv, &seqs);
-                let pairs = dtype == KvDtype::Bf16 && exec.simd() >= SimdLevel::Avx512Bf16;
+                let pairs = match dtype {
+                    KvDtype::Bf16 => exec.simd() >= SimdLevel::Avx512Bf16,
+                    KvDtype::Q8_0 => exec.simd() == SimdLevel::Amx,
+                    _ => false,
+                };
                 assert_close(&got, &want, if pairs { PAIRS } else { tolerance }, &format!("{exec:?} {dtype:?}"));
                 if !pairs {
                     prop_assert_eq!(bits(&got), bits(&portable));

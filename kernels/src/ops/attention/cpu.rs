@@ -105,7 +105,7 @@ impl<'a> AttendBlock<'a> {
     /// Computes the block at `level`.
     pub fn run(self, level: SimdLevel) {
         #[cfg(target_arch = "x86_64")]
-        if level == SimdLevel::Amx && self.kv.shape().dtype == KvDtype::Bf16 {
+        if level == SimdLevel::Amx && matches!(self.kv.shape().dtype, KvDtype::Bf16 | KvDtype::Q8_0) {
             // SAFETY: an `Exec` never holds a level above `SimdLevel::detect`.
             return unsafe { tiles::attend(self) };
         }
@@ -130,7 +130,8 @@ impl<'a> AttendBlock<'a> {
         // Scores are exponents of 2.
         let scale = self.shape.scale * std::f32::consts::LOG2_E;
         for (query, q) in q.chunks_exact_mut(lines).enumerate() {
-            W::query(self.query(query), scale, q);
+            // SAFETY: of one at a time.
+            W::query(unsafe { self.query(query) }, scale, q);
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
         for step in self.steps() {
@@ -146,13 +147,18 @@ impl<'a> AttendBlock<'a> {
             }
         }
         for query in 0..count {
-            seen.finish::<S, W>(query, self.query(query));
+            // SAFETY: of one at a time.
+            seen.finish::<S, W>(query, unsafe { self.query(query) });
         }
     }
 
-    /// Query `query` of the block, and where its output goes: never two of the same at a time.
+    /// Query `query` of the block, and where its output goes.
+    ///
+    /// # Safety
+    /// There must be one reference to a query at a time.
     #[inline(always)]
-    fn query(&self, query: usize) -> &mut [f32] {
+    #[expect(clippy::mut_from_ref, reason = "that there is one is the caller's promise")]
+    unsafe fn query(&self, query: usize) -> &mut [f32] {
         let group = self.shape.group();
         let row = self.seq.rows.start + self.rows.start + query / group;
         let head = self.kv_head * group + query % group;

@@ -1,4 +1,4 @@
-//! bf16 keys and values by matrix instructions (AMX): up to 16 queries at once.
+//! bf16 keys and values by matrix instructions (AMX), and those of q8_0 rounded to bf16: up to 16 queries at once.
 //!
 //! Keys are rows of the first operand as they are stored, so that scores come as `[tokens, queries]`; only their weights, a
 //! few vectors, change places, and a lone query's do not need to. Words of the second operand are pairs of tokens: keys
@@ -16,9 +16,11 @@ mod lanes;
 use super::tile::TILE;
 use super::words::{Pairs, Words};
 use super::{AttendBlock, MAX_GROUP, MOST_LINES, Parts, Scratch};
+use crate::blocks::KvDtype;
+use crate::blocks::kv_format::{Bf16, Q8_0};
 use crate::simd::amx::Tiles;
 use crate::simd::{Avx512, LANES, Line, Simd, Square};
-use coming::{Coming, Copied};
+use coming::{Coming, Copied, CopyAsBf16};
 use lanes::{SHIFT, by_query, differ, exp2_for_bf16, greatest_by_query, in_order, rounded_pair, rounded_up};
 use std::arch::x86_64::*;
 
@@ -43,17 +45,20 @@ const LEAST: f32 = -1e30;
 /// Pairs of tokens that are copied at a time.
 const SOME: usize = 2;
 
-/// Computes a block with bf16 keys and values.
+/// Computes a block with bf16 or q8_0 keys and values.
 ///
 /// # Safety
 /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
 pub(super) unsafe fn attend(block: AttendBlock<'_>) {
     // SAFETY: by this function's contract.
     unsafe {
-        match block.shape.head_dim {
-            ..=64 => attend_lines::<2>(&block),
-            65..=128 => attend_lines::<4>(&block),
-            _ => attend_lines::<8>(&block),
+        match (block.kv.shape().dtype, block.shape.head_dim) {
+            (KvDtype::Q8_0, ..=64) => attend_lines::<Q8_0, 2>(&block),
+            (KvDtype::Q8_0, 65..=128) => attend_lines::<Q8_0, 4>(&block),
+            (KvDtype::Q8_0, _) => attend_lines::<Q8_0, 8>(&block),
+            (_, ..=64) => attend_lines::<Bf16, 2>(&block),
+            (_, 65..=128) => attend_lines::<Bf16, 4>(&block),
+            _ => attend_lines::<Bf16, 8>(&block),
         }
     }
 }
@@ -62,14 +67,14 @@ pub(super) unsafe fn attend(block: AttendBlock<'_>) {
 ///
 /// # Safety
 /// As above.
-unsafe fn attend_lines<const L: usize>(block: &AttendBlock<'_>) {
+unsafe fn attend_lines<D: CopyAsBf16, const L: usize>(block: &AttendBlock<'_>) {
     // SAFETY: by this function's contract.
     unsafe {
         match block.queries() {
-            1 => attend_in_groups::<1, L>(block),
-            2..=4 => attend_in_groups::<4, L>(block),
-            5..=8 => attend_in_groups::<8, L>(block),
-            _ => attend_in_groups::<ROWS, L>(block),
+            1 => attend_in_groups::<D, 1, L>(block),
+            2..=4 => attend_in_groups::<D, 4, L>(block),
+            5..=8 => attend_in_groups::<D, 8, L>(block),
+            _ => attend_in_groups::<D, ROWS, L>(block),
         }
     }
 }
@@ -79,7 +84,7 @@ unsafe fn attend_lines<const L: usize>(block: &AttendBlock<'_>) {
 /// # Safety
 /// As above.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
-unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'_>) {
+unsafe fn attend_in_groups<D: CopyAsBf16, const C: usize, const L: usize>(block: &AttendBlock<'_>) {
     let count = block.queries();
     let groups = count.div_ceil(C);
     let mut q = Scratch::<{ MAX_GROUP * MOST }>::new(groups * L * ROWS);
@@ -108,12 +113,12 @@ unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'
     };
     let mut steps = block.steps();
     let (mut step, mut now) = (steps.next(), 0);
-    Coming::<L>::new(block, step.as_ref(), &mut copies[now]).advance(ROWS);
+    Coming::<D, L>::new(block, step.as_ref(), &mut copies[now]).advance(ROWS);
     while let Some(current) = step {
         step = steps.next();
         let [a, b] = &mut copies;
         let (tile, free) = if now == 0 { (a, b) } else { (b, a) };
-        let mut coming = Coming::<L>::new(block, step.as_ref(), free);
+        let mut coming = Coming::<D, L>::new(block, step.as_ref(), free);
         let parts = block.parts(&current);
         for group in 0..groups {
             // SAFETY: all of it was copied.
@@ -123,7 +128,8 @@ unsafe fn attend_in_groups<const C: usize, const L: usize>(block: &AttendBlock<'
         now = 1 - now;
     }
     for query in 0..count {
-        queries.finish(query, block.query(query));
+        // SAFETY: of one at a time.
+        queries.finish(query, unsafe { block.query(query) });
     }
 }
 
@@ -139,7 +145,8 @@ fn pack<'a, const C: usize, const L: usize>(
         let mut rows = [[0; NUMBERS]; LANES];
         for (query, row) in (group * C..block.queries().min((group + 1) * C)).zip(&mut rows) {
             let mut numbers = [[0.0; LANES]; 2];
-            let q = block.query(query).chunks(NUMBERS).nth(line).unwrap_or_default();
+            // SAFETY: of one at a time.
+            let q = unsafe { block.query(query) }.chunks(NUMBERS).nth(line).unwrap_or_default();
             numbers.as_flattened_mut()[..q.len()].copy_from_slice(q);
             let low = Lanes::mul(Lanes::load(&numbers[0]), scale);
             let high = Lanes::mul(Lanes::load(&numbers[1]), scale);
@@ -176,7 +183,13 @@ impl<const C: usize, const L: usize> Queries<'_, C, L> {
     /// Takes in a tile for a group, while the next one comes; `parts` are those that the rows attend to, unless all do to
     /// all of it.
     #[inline(always)]
-    fn take_in(&mut self, group: usize, tile: &[Line], parts: Option<&Parts>, coming: &mut Coming<'_, L>) {
+    fn take_in<D: CopyAsBf16>(
+        &mut self,
+        group: usize,
+        tile: &[Line],
+        parts: Option<&Parts>,
+        coming: &mut Coming<'_, D, L>,
+    ) {
         let rows = &self.rows[group * C..(group + 1) * C];
         if parts.is_some_and(|parts| rows.iter().all(|row| parts[*row].is_empty())) {
             return;
@@ -191,7 +204,7 @@ impl<const C: usize, const L: usize> Queries<'_, C, L> {
 
     /// Scores of a group's queries with a tile's keys.
     #[inline(always)]
-    fn score(&mut self, group: usize, tile: &[Line], coming: &mut Coming<'_, L>) {
+    fn score<D: CopyAsBf16>(&mut self, group: usize, tile: &[Line], coming: &mut Coming<'_, D, L>) {
         let q = &self.q.as_chunks::<ROWS>().0.as_chunks::<L>().0[group];
         assert_eq!(tile.len(), TILE * 2 * L);
         let (tiles, key, [low, high]) = (&self.tiles, tile.as_ptr().cast::<u8>(), &mut self.scores);
@@ -241,7 +254,7 @@ impl<const C: usize, const L: usize> Queries<'_, C, L> {
 
     /// Turns the scores of a group into weights. What was summed so far fades where there is a greater score.
     #[inline(always)]
-    fn weigh(&mut self, group: usize, coming: &mut Coming<'_, L>) {
+    fn weigh<D: CopyAsBf16>(&mut self, group: usize, coming: &mut Coming<'_, D, L>) {
         let scores = &self.scores;
         let before = Lanes::load(&self.greatest[group].0);
         let mut greatest = [before; 2];
@@ -280,7 +293,7 @@ impl<const C: usize, const L: usize> Queries<'_, C, L> {
 
     /// Adds a tile's weighted values to the sums of a group, and its weights to the totals.
     #[inline(always)]
-    fn add_values(&mut self, group: usize, tile: &[Line], coming: &mut Coming<'_, L>) {
+    fn add_values<D: CopyAsBf16>(&mut self, group: usize, tile: &[Line], coming: &mut Coming<'_, D, L>) {
         assert_eq!(tile.len(), TILE * 2 * L);
         let (tiles, values, totals) = (&self.tiles, tile[TILE * L..].as_ptr().cast::<u8>(), &mut self.totals[group].0);
         let sums = self.sums[group * C * 2 * L..].as_chunks_mut::<C>().0;
