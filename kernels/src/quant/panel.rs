@@ -246,10 +246,10 @@ impl<'a> Panel<'a> {
         (self.supers.len() + self.pairs.len()) / LINE
     }
 
-    /// The address of a cache line that follows the span.
+    /// The address of a cache line, counted from the start of the span, of which it may lie behind.
     #[inline(always)]
-    pub fn behind(&self, line: usize) -> *const u8 {
-        self.supers.as_ptr().wrapping_add((self.lines() + line) * LINE)
+    pub fn line(&self, line: usize) -> *const u8 {
+        self.supers.as_ptr().wrapping_add(line * LINE)
     }
 
     /// Each row's two bytes of scales.

@@ -315,7 +315,7 @@ impl WeightBlock<'_> {
             let first = at * T::BLOCKS;
             for (at, inputs) in inputs.chunks_exact(per_block).enumerate() {
                 for line in asked.by_ref().take(share) {
-                    S::prefetch(panels[0].behind(line));
+                    S::prefetch(panels[0].line(count + line));
                 }
                 // No loop: the compiler would keep the sums in memory.
                 T::add(&panels[0], first + at, inputs, &mut ints[0], &mut sums[0]);
