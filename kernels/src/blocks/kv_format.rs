@@ -78,20 +78,25 @@ fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
 pub(crate) trait KvFormat {
     /// What a row is a slice of.
     type Element: Plain;
-    /// Whether values are widened by a shift, which may be done at every use.
-    const SHIFTS: bool;
+    /// Queries up to which each widens stored values for itself; for more it is done once, and they are kept.
+    const FEW: usize;
 
     /// Dimension `dim` of a row of `dims`.
     fn element(row: &[Self::Element], dims: usize, dim: usize) -> f32;
     /// The 16 dimensions from `dim` on. Within a block of 32, where there are blocks.
     fn lanes<S: Simd>(row: &[Self::Element], dims: usize, dim: usize) -> S::F;
+    /// The row, if it is f32 as it is stored.
+    #[inline(always)]
+    fn as_f32(_row: &[Self::Element]) -> Option<&[f32]> {
+        None
+    }
 }
 
 pub(crate) struct F32;
 
 impl KvFormat for F32 {
     type Element = f32;
-    const SHIFTS: bool = false;
+    const FEW: usize = usize::MAX;
 
     #[inline(always)]
     fn element(row: &[f32], _dims: usize, dim: usize) -> f32 {
@@ -102,13 +107,18 @@ impl KvFormat for F32 {
     fn lanes<S: Simd>(row: &[f32], _dims: usize, dim: usize) -> S::F {
         S::load(row[dim..].first_chunk().expect("dimensions of the row"))
     }
+
+    #[inline(always)]
+    fn as_f32(row: &[f32]) -> Option<&[f32]> {
+        Some(row)
+    }
 }
 
 pub(crate) struct Bf16;
 
 impl KvFormat for Bf16 {
     type Element = u16;
-    const SHIFTS: bool = true;
+    const FEW: usize = 2;
 
     #[inline(always)]
     fn element(row: &[u16], _dims: usize, dim: usize) -> f32 {
@@ -137,7 +147,7 @@ impl Q8_0 {
 
 impl KvFormat for Q8_0 {
     type Element = u8;
-    const SHIFTS: bool = false;
+    const FEW: usize = 0;
 
     #[inline(always)]
     fn element(row: &[u8], dims: usize, dim: usize) -> f32 {

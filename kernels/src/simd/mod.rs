@@ -38,8 +38,7 @@ impl Line {
     /// The same bits as 32 words.
     #[inline(always)]
     pub fn u16s(&self) -> &[u16; 2 * LANES] {
-        // SAFETY: both are 64 plain bytes, and a line is aligned beyond a u16.
-        unsafe { &*std::ptr::from_ref(self).cast() }
+        u16s(&self.0)
     }
 
     /// The same, to write.
@@ -48,6 +47,13 @@ impl Line {
         // SAFETY: as above, and every bit pattern is a number in both.
         unsafe { &mut *std::ptr::from_mut(self).cast() }
     }
+}
+
+/// The bits of 16 f32 as 32 words.
+#[inline(always)]
+pub(crate) fn u16s(lanes: &[f32; LANES]) -> &[u16; 2 * LANES] {
+    // SAFETY: both are 64 plain bytes, and an f32 is aligned beyond a u16.
+    unsafe { &*std::ptr::from_ref(lanes).cast() }
 }
 
 /// The vector operations of one level. All are lane-wise unless they say otherwise; none is called outside of

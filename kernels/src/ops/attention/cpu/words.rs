@@ -10,7 +10,7 @@ use super::tile::{TILE, TokenRows};
 use super::{floats, floats_mut};
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
-use crate::simd::{LANES, Line, Simd, Square};
+use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
 use std::marker::PhantomData;
 
 /// Numbers of a line of pairs.
@@ -68,7 +68,7 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     type Element = D::Element;
     type Word = S::Part;
     const NUMBERS: usize = 1;
-    const FEW: usize = if D::SHIFTS { 2 } else { 0 };
+    const FEW: usize = D::FEW;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
@@ -92,6 +92,9 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
 
     #[inline(always)]
     fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut Square) {
+        if let Some(rows) = stored_f32::<D>(keys, first, square * LANES) {
+            return S::transpose(&rows, to);
+        }
         let mut widened = [Line([0.0; LANES]); LANES];
         for (i, line) in widened.iter_mut().enumerate() {
             S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
@@ -131,6 +134,16 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     fn dims(sums: &[Line], out: &mut [f32]) {
         out.copy_from_slice(&floats(sums)[..out.len()]);
     }
+}
+
+/// The 16 dimensions from `dim` on of 16 keys from token `first` on, where they are stored as f32.
+#[inline(always)]
+fn stored_f32<'a, D: KvFormat>(keys: &TokenRows<'a, D::Element>, first: usize, dim: usize) -> Option<Rows<'a>> {
+    let mut rows = [&[0; 2 * LANES]; LANES];
+    for (i, row) in rows.iter_mut().enumerate() {
+        *row = u16s(D::as_f32(keys.get(first + i))?[..keys.head_dim].get(dim..)?.first_chunk()?);
+    }
+    Some(rows)
 }
 
 /// Line `line` of a row, widened, then zeros.
