@@ -2,9 +2,9 @@
 //!
 //! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their
 //! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
-//! token by token, or pair by pair. Where only few queries read them, bf16 values are not made into words ahead: their use
-//! does that for the price of a shift or a shuffle. (q8_0 costs as much to widen as it saves; f32 were
-//! no faster where they lie.)
+//! token by token, or pair by pair. f32 values are read where they lie: 8 queries and 520 cached tokens take two thirds of the
+//! time on a Xeon. Where only few queries read them, bf16 values are not made into words ahead: their use does that for the
+//! price of a shift or a shuffle. (q8_0 costs as much to widen as it saves.)
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
