@@ -182,18 +182,12 @@ fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
     for _ in 0..STEPS {
         let inputs = black_box(&words);
         let ints = match format {
-            BlockFormat::Q8_0 | BlockFormat::Q6K => S::dot_bytes::<N, false>(
-                black_box(&bytes),
-                bytes.as_ptr().cast(),
-                &inputs[..S::WIDE_INPUT.words()],
-                &[0; N],
-            ),
-            BlockFormat::Q4_0 | BlockFormat::Q4K => S::dot_nibbles(
-                black_box(&nibbles),
-                nibbles.as_ptr().cast(),
-                inputs.first_chunk().expect("enough"),
-                &[0; N],
-            ),
+            BlockFormat::Q8_0 | BlockFormat::Q6K => {
+                S::dot_bytes::<N, false>(black_box(&bytes), &inputs[..S::WIDE_INPUT.words()], &[0; N])
+            }
+            BlockFormat::Q4_0 | BlockFormat::Q4K => {
+                S::dot_nibbles(black_box(&nibbles), inputs.first_chunk().expect("enough"), &[0; N])
+            }
         };
         for n in 0..N {
             sums[n] = S::add(sums[n], S::from_i32(ints[n]));

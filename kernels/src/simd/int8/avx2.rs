@@ -6,8 +6,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use super::super::LANES;
 use super::super::avx2::Avx2;
-use super::super::{LANES, Simd};
 use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 
@@ -32,7 +32,6 @@ impl Int8 for Avx2 {
     const WIDE_INPUT: InputLayout = InputLayout::Shorts;
     const NARROW_INPUT: InputLayout = InputLayout::Bytes;
     const PANEL_ROWS: usize = 4;
-    const ASKS: bool = true;
 
     #[inline(always)]
     fn splat_i32(value: i32) -> Sums {
@@ -59,7 +58,6 @@ impl Int8 for Avx2 {
     #[inline(always)]
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
-        ahead: *const u8,
         inputs: &[[i32; N]],
         first: &[i32; N],
     ) -> [Sums; N] {
@@ -69,7 +67,6 @@ impl Int8 for Avx2 {
             sums[n] = Self::splat_i32(first[n]);
         }
         for at in 0..left_rolled(quads.len()) {
-            Self::prefetch(ahead.wrapping_add(at * QUAD));
             // SAFETY: AVX2 by the level's contract; there are as many quads, and twice as many words.
             unsafe {
                 let [mut top, mut bottom] = halves(quads.get_unchecked(at));
@@ -95,18 +92,12 @@ impl Int8 for Avx2 {
         sums
     }
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(
-        quads: &[[u8; QUAD]; 4],
-        ahead: *const u8,
-        inputs: &[[i32; N]; QUADS],
-        first: &[i32; N],
-    ) -> [Sums; N] {
+    fn dot_nibbles<const N: usize>(quads: &[[u8; QUAD]; 4], inputs: &[[i32; N]; QUADS], first: &[i32; N]) -> [Sums; N] {
         // SAFETY: AVX2 by the level's contract; there are 4 quads, and 8 words.
         unsafe {
             let mask = _mm256_set1_epi8(15);
             let mut sums = [[_mm256_setzero_si256(); 2]; N];
             for at in 0..left_rolled(4) {
-                Self::prefetch(ahead.wrapping_add(at * QUAD));
                 let [top, bottom] = halves(quads.get_unchecked(at));
                 let (top_low, bottom_low) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let top_high = _mm256_and_si256(_mm256_srli_epi16::<4>(top), mask);

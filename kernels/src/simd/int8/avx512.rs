@@ -2,15 +2,11 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use super::super::LANES;
 use super::super::avx512::Avx512;
-use super::super::{LANES, Simd};
 use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
-
-/// Bytes behind what is asked for in the first-level cache at which lines are asked for in the second, which can wait for
-/// more of them at once: of few inputs' time a fifth is spent waiting without.
-const FAR: usize = 3072;
 
 #[inline(always)]
 fn splat_each<const N: usize>(values: &[i32; N]) -> [__m512i; N] {
@@ -26,8 +22,6 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     const WIDE_INPUT: InputLayout = InputLayout::Bytes;
     const NARROW_INPUT: InputLayout = InputLayout::Bytes;
     const PANEL_ROWS: usize = 8;
-    // Processors with BF16 that have no matrix instructions are Zen 4 and later: asking for a span ahead is faster (seen on Zen 5).
-    const ASKS: bool = !BF16;
 
     #[inline(always)]
     fn splat_i32(value: i32) -> __m512i {
@@ -51,7 +45,6 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     #[inline(always)]
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
-        ahead: *const u8,
         inputs: &[[i32; N]],
         first: &[i32; N],
     ) -> [__m512i; N] {
@@ -59,10 +52,6 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
-            if Self::ASKS {
-                Self::prefetch(ahead.wrapping_add(at * QUAD));
-                Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
-            }
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let mut weights = _mm512_loadu_si512(quad.as_ptr().cast());
@@ -79,17 +68,12 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     #[inline(always)]
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
-        ahead: *const u8,
         inputs: &[[i32; N]; QUADS],
         first: &[i32; N],
     ) -> [__m512i; N] {
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
             in_order::<N>();
-            if Self::ASKS {
-                Self::prefetch(ahead.wrapping_add(at * QUAD));
-                Self::prefetch_far(ahead.wrapping_add(FAR + at * QUAD));
-            }
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));

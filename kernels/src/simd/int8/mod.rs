@@ -69,15 +69,11 @@ pub(crate) trait Int8: Copy + 'static {
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Self::I;
     /// Lane i: `acc[i]` and the products of both of the pairs `a[i]` and `b[i]`.
     fn add_pairs(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// Whether each quad asks for one ahead; if not, a walk asks for its next span.
-    const ASKS: bool;
 
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
-    /// With each quad, asks for the next of the cache lines from `ahead` on, if the level asks. SIGNED weights have 128
-    /// added first.
+    /// SIGNED weights have 128 added first.
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
-        ahead: *const u8,
         inputs: &[[i32; N]],
         first: &[i32; N],
     ) -> [Self::I; N];
@@ -85,7 +81,6 @@ pub(crate) trait Int8: Copy + 'static {
     /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
-        ahead: *const u8,
         inputs: &[[i32; N]; QUADS],
         first: &[i32; N],
     ) -> [Self::I; N];

@@ -10,7 +10,6 @@ impl Int8 for Portable {
     const WIDE_INPUT: InputLayout = InputLayout::Bytes;
     const NARROW_INPUT: InputLayout = InputLayout::Bytes;
     const PANEL_ROWS: usize = 4;
-    const ASKS: bool = true;
 
     #[inline(always)]
     fn splat_i32(value: i32) -> [i32; LANES] {
@@ -28,7 +27,6 @@ impl Int8 for Portable {
     #[inline(always)]
     fn dot_bytes<const N: usize, const SIGNED: bool>(
         quads: &[[u8; QUAD]],
-        _ahead: *const u8,
         inputs: &[[i32; N]],
         first: &[i32; N],
     ) -> [[i32; LANES]; N] {
@@ -43,7 +41,6 @@ impl Int8 for Portable {
     #[inline(always)]
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
-        _ahead: *const u8,
         inputs: &[[i32; N]; QUADS],
         first: &[i32; N],
     ) -> [[i32; LANES]; N] {

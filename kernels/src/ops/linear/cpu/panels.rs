@@ -4,10 +4,10 @@
 //! weight scales and the input's, and added to one f32 sum over ascending k. Of q4_K a whole super-block is summed in
 //! integers. A span of weights stays in the first-level
 //! cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level one while
-//! the next inputs pass. Where the level asks for each quad ahead, few inputs take two panels, block by block: memory serves
-//! two walks faster than one. Elsewhere the first inputs ask for the next span, each chunk for its share, so that memory is
-//! as busy all the time: on Zen 5 with 16 inputs a tenth faster than if one chunk asks for all, and up to a twentieth faster
-//! into the first-level cache than into the second.
+//! the next inputs pass. The first inputs ask for the spans to come, each chunk for its share, so that memory is as busy all
+//! the time: on Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. The first-level cache is asked for the
+//! next span, the second, which can wait for more lines at once, for the one after that: on Sapphire Rapids a tenth faster
+//! than one of them alone, and than lines asked for one by one a little ahead, which cost more than they bring from 5 inputs on.
 
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
@@ -18,11 +18,12 @@ use crate::weight::WeightDtype;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Bytes ahead of their use at which weights are asked for, in each panel: less than elsewhere, since two go at once.
-const AHEAD: usize = 1024;
-
 /// Most input rows of one walk, whole chunks: their sums for a band leave room in the first-level cache.
 const ROWS: usize = 16;
+
+/// Lines of a task's quantised weights that are asked for at once: what lies behind them is asked for by the walk, while it
+/// would wait for these one by one (16 rows take a hundredth less).
+const FIRST_LINES: usize = 128;
 
 /// One block of a panel's format.
 trait PanelFormat<S: Simd> {
@@ -76,7 +77,7 @@ impl<S: Simd> PanelFormat<S> for Q8_0 {
     ) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S>>::WORDS);
         let quads: &[[u8; QUAD]; QUADS] = panel.quads(block);
-        let dots = S::dot_bytes::<N, true>(quads, panel.ahead(QUADS, block, AHEAD), words, &notes[1]);
+        let dots = S::dot_bytes::<N, true>(quads, words, &notes[1]);
         scaled::<S, N>(sums, dots, S::load_f16(panel.meta_words(QUADS, block)), &notes[0]);
     }
 }
@@ -97,7 +98,7 @@ impl<S: Simd> PanelFormat<S> for Q4_0 {
     ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        let dots = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &notes[1]);
+        let dots = S::dot_nibbles(panel.quads(block), words, &notes[1]);
         scaled::<S, N>(sums, dots, S::load_f16(panel.meta_words(4, block)), &notes[0]);
     }
 }
@@ -121,7 +122,7 @@ impl<S: Simd> PanelFormat<S> for Q4K {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
         // Of the weights less 8, so that a dot has 16 bits.
-        let dots = S::dot_nibbles(panel.quads(block), panel.ahead(4, block, AHEAD), words, &notes[1]);
+        let dots = S::dot_nibbles(panel.quads(block), words, &notes[1]);
         let scales = S::load_pairs(&panel.meta_bytes(4, block)[0], &[0; PANEL]);
         for n in 0..N {
             ints[n] = S::add_pairs(ints[n], dots[n], scales);
@@ -179,8 +180,7 @@ impl<S: Simd> PanelFormat<S> for Q6K {
         let scales = panel.meta_bytes(6, block);
         let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
         for (half, (quads, words)) in halves.enumerate() {
-            let ahead = panel.ahead(6, block, AHEAD + half * size_of_val(quads));
-            let dots = S::dot_bytes::<N, false>(quads, ahead, words, &notes[1 + half]);
+            let dots = S::dot_bytes::<N, false>(quads, words, &notes[1 + half]);
             scaled::<S, N>(sums, dots, signed_scales::<S>(d, &scales[half]), &notes[0]);
         }
     }
@@ -206,6 +206,13 @@ pub(super) fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
 }
 
 impl WeightBlock<'_> {
+    /// Asks for the first lines of the block, if its weights are quantised.
+    #[inline(always)]
+    pub(super) fn ask_for_first<S: Simd>(&self) {
+        let panel = self.linear.weight().panels().panel(self.rows.start / PANEL, 0);
+        (0..FIRST_LINES).for_each(|line| S::prefetch_far(panel.line(line)));
+    }
+
     /// The block, if its weights are quantised.
     #[inline(always)]
     pub(super) fn walk_panels<S: Simd>(&self) {
@@ -220,6 +227,7 @@ impl WeightBlock<'_> {
     #[inline(always)]
     fn walk_format<S: Simd, T: PanelFormat<S>>(&self) {
         let together = ROWS / S::PANEL_ROWS;
+        self.ask_for_first::<S>();
         for rows in self.bands() {
             for first in (0..self.x.chunks()).step_by(together) {
                 let chunks = first..self.x.chunks().min(first + together);
@@ -249,91 +257,70 @@ impl WeightBlock<'_> {
         chunks: Range<usize>,
         sums: &mut [[MaybeUninit<Line>; ROWS]; BAND],
     ) {
-        let (start, first) = (panels.start, self.x.chunk(chunks.start));
+        let first = self.x.chunk(chunks.start).start;
         let weight = self.linear.weight().panels();
-        // Side by side go the halves of a band, each as long as can be. With more inputs, multiplying takes longer than
-        // memory does.
-        let half = if S::ASKS && chunks.len() == 1 && first.len() <= 2 { panels.len() / 2 } else { 0 };
-        let (left, right) = sums.split_at_mut(half);
-        for (p, (left, right)) in left.iter_mut().zip(&mut *right).enumerate() {
-            let panels = [weight.panel(start + p, span), weight.panel(start + half + p, span)];
-            match first.len() {
-                1 => self.panels::<S, T, 1, 2>(panels, span, (chunks.start, None), [left, right]),
-                _ => self.panels::<S, T, 2, 2>(panels, span, (chunks.start, None), [left, right]),
-            }
-        }
-        for (panel, sums) in (start + 2 * half..panels.end).zip(&mut right[half..]) {
+        for (panel, sums) in panels.zip(sums) {
             let panel = weight.panel(panel, span);
             for chunk in chunks.clone() {
                 let rows = self.x.chunk(chunk);
-                let asks = (!S::ASKS && chunks.start == 0).then_some((chunk, chunks.len()));
-                let sums = [&mut sums[rows.start - first.start..]];
+                let asks = (chunks.start == 0).then_some((chunk, chunks.len()));
+                let sums = &mut sums[rows.start - first..];
                 match rows.len() {
-                    1 => self.panels::<S, T, 1, 1>([panel], span, (chunk, asks), sums),
-                    2 => self.panels::<S, T, 2, 1>([panel], span, (chunk, asks), sums),
-                    3 => self.panels::<S, T, 3, 1>([panel], span, (chunk, asks), sums),
-                    4 => self.panels::<S, T, 4, 1>([panel], span, (chunk, asks), sums),
-                    5 => self.panels::<S, T, 5, 1>([panel], span, (chunk, asks), sums),
-                    6 => self.panels::<S, T, 6, 1>([panel], span, (chunk, asks), sums),
-                    7 => self.panels::<S, T, 7, 1>([panel], span, (chunk, asks), sums),
-                    _ => self.panels::<S, T, 8, 1>([panel], span, (chunk, asks), sums),
+                    1 => self.panel::<S, T, 1>(&panel, span, (chunk, asks), sums),
+                    2 => self.panel::<S, T, 2>(&panel, span, (chunk, asks), sums),
+                    3 => self.panel::<S, T, 3>(&panel, span, (chunk, asks), sums),
+                    4 => self.panel::<S, T, 4>(&panel, span, (chunk, asks), sums),
+                    5 => self.panel::<S, T, 5>(&panel, span, (chunk, asks), sums),
+                    6 => self.panel::<S, T, 6>(&panel, span, (chunk, asks), sums),
+                    7 => self.panel::<S, T, 7>(&panel, span, (chunk, asks), sums),
+                    _ => self.panel::<S, T, 8>(&panel, span, (chunk, asks), sums),
                 }
             }
         }
     }
 
-    /// A span of P panels times the N inputs of a chunk, added to their sums; it asks for one of so many parts of the next
-    /// span, or not.
+    /// A span of a panel times the N inputs of a chunk, added to their sums; it asks for one of so many parts of the spans to
+    /// come, or not.
     #[inline(always)]
-    fn panels<S: Simd, T: PanelFormat<S>, const N: usize, const P: usize>(
+    fn panel<S: Simd, T: PanelFormat<S>, const N: usize>(
         &self,
-        panels: [Panel<'_>; P],
+        panel: &Panel<'_>,
         span: usize,
         (chunk, asks): (usize, Option<(usize, usize)>),
-        lines: [&mut [MaybeUninit<Line>]; P],
+        lines: &mut [MaybeUninit<Line>],
     ) {
         if N > S::PANEL_ROWS {
             return;
         }
         let per_block = T::WORDS + T::NOTES;
-        let inputs = &self.x.words::<N>(chunk)[span * SPAN * per_block..][..panels[0].blocks() * per_block];
-        let count = panels[0].lines();
+        let inputs = &self.x.words::<N>(chunk)[span * SPAN * per_block..][..panel.blocks() * per_block];
+        let count = panel.lines();
         let mut asked = asks.map_or(0..0, |(part, parts)| count * part / parts..count * (part + 1) / parts);
-        let share = asked.len().div_ceil(panels[0].blocks());
+        let share = asked.len().div_ceil(panel.blocks());
         // In registers.
-        let mut sums = [[S::splat(0.0); N]; P];
+        let mut sums = [S::splat(0.0); N];
         if span > 0 {
-            for p in 0..P {
-                for n in 0..N {
-                    // SAFETY: the first span has set them.
-                    sums[p][n] = S::load(unsafe { &lines[p][n].assume_init_ref().0 });
-                }
+            for n in 0..N {
+                // SAFETY: the first span has set them.
+                sums[n] = S::load(unsafe { &lines[n].assume_init_ref().0 });
             }
         }
-        let mut ints = [[S::splat_i32(0); N]; P];
+        let mut ints = [S::splat_i32(0); N];
         for (at, inputs) in inputs.chunks(T::BLOCKS * per_block).enumerate() {
             let first = at * T::BLOCKS;
             for (at, inputs) in inputs.chunks_exact(per_block).enumerate() {
                 for line in asked.by_ref().take(share) {
-                    S::prefetch(panels[0].line(count + line));
+                    S::prefetch(panel.line(count + line));
+                    S::prefetch_far(panel.line(2 * count + line));
                 }
-                // No loop: the compiler would keep the sums in memory.
-                T::add(&panels[0], first + at, inputs, &mut ints[0], &mut sums[0]);
-                if P == 2 {
-                    T::add(&panels[P - 1], first + at, inputs, &mut ints[P - 1], &mut sums[P - 1]);
-                }
+                T::add(panel, first + at, inputs, &mut ints, &mut sums);
             }
-            T::end(&panels[0], first, inputs, &mut ints[0], &mut sums[0]);
-            if P == 2 {
-                T::end(&panels[P - 1], first, inputs, &mut ints[P - 1], &mut sums[P - 1]);
-            }
+            T::end(panel, first, inputs, &mut ints, &mut sums);
         }
-        for p in 0..P {
-            for n in 0..N {
-                let mut lanes = [0.0; LANES];
-                S::store(sums[p][n], &mut lanes);
-                lines[p][n].write(Line(lanes));
-            }
+        for n in 0..N {
+            let mut lanes = [0.0; LANES];
+            S::store(sums[n], &mut lanes);
+            lines[n].write(Line(lanes));
         }
     }
 }

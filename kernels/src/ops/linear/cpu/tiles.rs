@@ -16,7 +16,7 @@ use super::WeightBlock;
 use crate::ops::linear::PackedRows;
 use crate::quant::{BAND, PANEL};
 use crate::simd::amx::prefetch_write;
-use crate::simd::{Avx512, LANES, Line, Simd};
+use crate::simd::{Avx512, LANES, Line};
 use crate::weight::WeightDtype;
 use quantised::{Q4_0, Q6K, Q8_0};
 use std::mem::MaybeUninit;
@@ -36,10 +36,6 @@ const SIDE: usize = 16;
 const LEAST_QUANTISED: usize = 7;
 const LEAST_Q6_K: usize = 12;
 const LEAST_Q4_K: usize = 5;
-
-/// Lines of a task's quantised weights that are asked for at once: what lies behind them is asked for by the walk, while it
-/// would wait for these one by one (16 rows take a hundredth less).
-const FIRST_LINES: usize = 128;
 
 /// Most groups of input rows in one walk over quantised weights.
 const GROUPS: usize = 4;
@@ -135,8 +131,7 @@ pub(super) fn serve(x: &PackedRows) -> bool {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn walk(block: &WeightBlock<'_>) {
     if block.x.dtype().is_quantised() {
-        let panel = block.linear.weight().panels().panel(block.rows.start / PANEL, 0);
-        (0..FIRST_LINES).for_each(|line| Lanes::prefetch_far(panel.line(line)));
+        block.ask_for_first::<Lanes>();
     }
     // SAFETY: the level is what the caller says.
     unsafe {
