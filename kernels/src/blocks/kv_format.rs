@@ -78,8 +78,8 @@ fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
 pub(crate) trait KvFormat {
     /// What a row is a slice of.
     type Element: Plain;
-    /// Queries up to which each widens stored values for itself; for more it is done once, and they are kept.
-    const FEW: usize;
+    /// Walks over values that may widen them, each for itself, for less than it takes to keep them widened.
+    const WALKS: usize;
 
     /// Dimension `dim` of a row of `dims`.
     fn element(row: &[Self::Element], dims: usize, dim: usize) -> f32;
@@ -90,13 +90,18 @@ pub(crate) trait KvFormat {
     fn as_f32(_row: &[Self::Element]) -> Option<&[f32]> {
         None
     }
+    /// The row, if it is bf16 as it is stored.
+    #[inline(always)]
+    fn as_bf16(_row: &[Self::Element]) -> Option<&[u16]> {
+        None
+    }
 }
 
 pub(crate) struct F32;
 
 impl KvFormat for F32 {
     type Element = f32;
-    const FEW: usize = usize::MAX;
+    const WALKS: usize = usize::MAX;
 
     #[inline(always)]
     fn element(row: &[f32], _dims: usize, dim: usize) -> f32 {
@@ -118,7 +123,7 @@ pub(crate) struct Bf16;
 
 impl KvFormat for Bf16 {
     type Element = u16;
-    const FEW: usize = 2;
+    const WALKS: usize = 1;
 
     #[inline(always)]
     fn element(row: &[u16], _dims: usize, dim: usize) -> f32 {
@@ -128,6 +133,11 @@ impl KvFormat for Bf16 {
     #[inline(always)]
     fn lanes<S: Simd>(row: &[u16], _dims: usize, dim: usize) -> S::F {
         S::load_bf16(row[dim..].first_chunk().expect("dimensions of the row"))
+    }
+
+    #[inline(always)]
+    fn as_bf16(row: &[u16]) -> Option<&[u16]> {
+        Some(row)
     }
 }
 
@@ -147,7 +157,7 @@ impl Q8_0 {
 
 impl KvFormat for Q8_0 {
     type Element = u8;
-    const FEW: usize = 0;
+    const WALKS: usize = 0;
 
     #[inline(always)]
     fn element(row: &[u8], dims: usize, dim: usize) -> f32 {

@@ -1,11 +1,16 @@
 //! The online softmaxes of a block's queries.
 
-use super::tile::{Gathered, Next, SOME, Source, TILE, Values};
+use super::tile::{Gathered, Next, Source, TILE, Values};
 use super::words::Words;
 use super::{Parts, floats, floats_mut};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::ops::Range;
+
+/// Dimensions of keys for each of which a token of the next tile but one is asked for.
+const KEYS_A_TOKEN: usize = 8;
+/// The same of tokens' values, which take longer.
+const VALUES_A_TOKEN: usize = 4;
 
 /// Queries whose sums fit the registers in all parts at once.
 const FEW: usize = 2;
@@ -80,14 +85,13 @@ impl<'a> Queries<'a> {
         let mut weights = Weights::<N>::new();
         // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
         match (S::PARTS, N) {
-            (1, _) => self.score::<S, W, N, 0, 1>(at, tile, &mut weights),
-            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, tile, &mut weights),
+            (1, _) => self.score::<S, W, N, 0, 1>(at, &tile.keys, &mut weights, &mut tile.next),
+            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, &tile.keys, &mut weights, &mut tile.next),
             _ => {
-                self.score::<S, W, N, 0, 1>(at, tile, &mut weights);
-                self.score::<S, W, N, 1, 2>(at, tile, &mut weights);
+                self.score::<S, W, N, 0, 1>(at, &tile.keys, &mut weights, &mut tile.next);
+                self.score::<S, W, N, 1, 2>(at, &tile.keys, &mut weights, &mut tile.next);
             }
         }
-        tile.next.ask::<S>(SOME);
         // What any of them attends to: a weight of 0 adds nothing to a sum, as long as values are finite.
         let (mut start, mut end) = (TILE, 0);
         for i in 0..N {
@@ -95,7 +99,6 @@ impl<'a> Queries<'a> {
             (start, end) = (start.min(part.start), end.max(part.end));
         }
         self.weigh::<S, W, N>(at, parts, &mut weights);
-        tile.next.ask::<S>(SOME);
         let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
             Values::Kept(values) => self.add_values::<S, W, _, N>(at, &weights, words, values, &mut tile.next),
@@ -111,14 +114,18 @@ impl<'a> Queries<'a> {
     fn score<S: Simd, W: Words<S>, const N: usize, const FROM: usize, const TO: usize>(
         &self,
         at: usize,
-        tile: &Gathered<'_, W::Element>,
+        keys: &[&[Line]; 2],
         out: &mut Weights<N>,
+        next: &mut Next<'_, W::Element>,
     ) {
         let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
         let stride = self.lines * LANES;
         let q = &floats(self.q)[at * stride..(at + N) * stride];
         let words = self.head_dim / W::NUMBERS;
-        for (word, (low, high)) in tile.keys[0][..words].iter().zip(tile.keys[1]).enumerate() {
+        for (word, (low, high)) in keys[0][..words].iter().zip(keys[1]).enumerate() {
+            if word % (KEYS_A_TOKEN / W::NUMBERS) == 0 {
+                next.ask::<S>(1);
+            }
             for part in FROM..TO {
                 let (low, high) = (W::load(low, part), W::load(high, part));
                 for i in 0..N {
@@ -174,22 +181,21 @@ impl<'a> Queries<'a> {
     ) {
         let mut line = 0;
         while line < self.lines {
-            next.ask::<S>(SOME);
             let words = words.clone();
             // As many sums as the registers take.
             line += match (N, self.lines - line, S::PARTS) {
-                (1, 4.., 1) => self.add_lines::<S, W, V, N, 4, 0, 1>(at, line, weights, words, values),
-                (1, 4.., _) => self.add_lines::<S, W, V, N, 4, 0, 2>(at, line, weights, words, values),
-                (_, 2.., 1) => self.add_lines::<S, W, V, N, 2, 0, 1>(at, line, weights, words, values),
-                (..=FEW, 2.., _) => self.add_lines::<S, W, V, N, 2, 0, 2>(at, line, weights, words, values),
+                (1, 4.., 1) => self.add_lines::<S, W, V, N, 4, 0, 1>(at, line, weights, words, values, next),
+                (1, 4.., _) => self.add_lines::<S, W, V, N, 4, 0, 2>(at, line, weights, words, values, next),
+                (_, 2.., 1) => self.add_lines::<S, W, V, N, 2, 0, 1>(at, line, weights, words, values, next),
+                (..=FEW, 2.., _) => self.add_lines::<S, W, V, N, 2, 0, 2>(at, line, weights, words, values, next),
                 (_, 2.., _) => {
-                    self.add_lines::<S, W, V, N, 2, 0, 1>(at, line, weights, words.clone(), values);
-                    self.add_lines::<S, W, V, N, 2, 1, 2>(at, line, weights, words, values)
+                    self.add_lines::<S, W, V, N, 2, 0, 1>(at, line, weights, words.clone(), values, next);
+                    self.add_lines::<S, W, V, N, 2, 1, 2>(at, line, weights, words, values, next)
                 }
-                (.., 1) => self.add_lines::<S, W, V, N, 1, 0, 1>(at, line, weights, words, values),
+                (.., 1) => self.add_lines::<S, W, V, N, 1, 0, 1>(at, line, weights, words, values, next),
                 _ => {
-                    self.add_lines::<S, W, V, N, 1, 0, 1>(at, line, weights, words.clone(), values);
-                    self.add_lines::<S, W, V, N, 1, 1, 2>(at, line, weights, words, values)
+                    self.add_lines::<S, W, V, N, 1, 0, 1>(at, line, weights, words.clone(), values, next);
+                    self.add_lines::<S, W, V, N, 1, 1, 2>(at, line, weights, words, values, next)
                 }
             };
         }
@@ -212,6 +218,7 @@ impl<'a> Queries<'a> {
         weights: &Weights<N>,
         words: Range<usize>,
         values: &V,
+        next: &mut Next<'_, W::Element>,
     ) -> usize {
         assert!(words.end <= TILE);
         values.check(words.end, line + B - 1);
@@ -227,6 +234,9 @@ impl<'a> Queries<'a> {
             }
         }
         for word in words {
+            if word % (VALUES_A_TOKEN / W::NUMBERS) == 0 {
+                next.ask::<S>(1);
+            }
             let mut loaded = [[W::splat(0.0); MOST_PARTS]; B];
             for b in 0..B {
                 for part in FROM..TO {

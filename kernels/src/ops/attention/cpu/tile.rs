@@ -3,12 +3,14 @@
 //! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their
 //! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
 //! token by token, or pair by pair. f32 values are read where they lie: 8 queries and 520 cached tokens take two thirds of the
-//! time on a Xeon. Where only few queries read them, bf16 values are not made into words ahead: their use does that for the
-//! price of a shift or a shuffle. (q8_0 costs as much to widen as it saves.)
+//! time on a Xeon. Where one group of queries reads them, bf16 values are not made into words ahead: their use does that for
+//! the price of a shift or a shuffle. (q8_0 costs as much to widen as it saves.)
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
-//! Requests are spread over all of a tile's work, since a core holds only so many.
+//! Requests are spread over all of a tile's work, since a core holds only so many: one or two tokens at a time, between
+//! words. Twenty between pieces of work kept the loads that came next waiting: on Sapphire Rapids computing and reading added
+//! up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long.
 
 use super::words::Words;
 use super::{AttendBlock, MOST_LINES, Scratch};
@@ -21,8 +23,8 @@ use std::ops::Range;
 /// Attended tokens of a tile.
 pub(super) const TILE: usize = 2 * LANES;
 
-/// Tokens that are asked for at a time; where values become words, which are many pieces of work, fewer.
-pub(super) const SOME: usize = 4;
+/// Tokens that are asked for at a time, while keys are laid.
+const SOME: usize = 2;
 
 /// Room for a tile.
 pub(super) struct Tile {
@@ -221,12 +223,12 @@ impl Tile {
         let keys = TokenRows::new(rows, &block.slots(row, part.start), block.shape.head_dim);
         let squares = self.keys.used / TILE;
         let columns = self.keys.lines().as_chunks_mut::<LANES>().0;
-        for half in 0..part.len().div_ceil(LANES) {
-            for square in 0..squares {
-                let to = columns[half * squares + square].as_mut_ptr().cast::<Square>();
-                // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of it.
-                W::columns(&keys, half * LANES, square, unsafe { &mut *to });
-                next.ask::<S>(if self.keeps { SOME / 2 } else { SOME });
+        for (half, columns) in columns.chunks_exact_mut(squares).enumerate().take(part.len().div_ceil(LANES)) {
+            for (at, to) in columns.chunks_mut(W::SQUARES).enumerate() {
+                // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of them.
+                let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [Square]) };
+                W::columns(&keys, half * LANES, at * W::SQUARES, to);
+                next.ask::<S>(SOME);
             }
         }
         let values = keys.values(rows);
@@ -236,7 +238,9 @@ impl Tile {
                     // SAFETY: `values` writes all of the lines and reads nothing of them.
                     W::values(&values, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
                 }
-                next.ask::<S>(1);
+                if word * W::NUMBERS % SOME == 0 {
+                    next.ask::<S>(1);
+                }
             }
         }
         (values, next)

@@ -25,6 +25,8 @@ pub(super) trait Words<S: Simd> {
     const NUMBERS: usize;
     /// Queries up to which stored values are made into words where they are used.
     const FEW: usize;
+    /// Squares of keys that are best laid at once.
+    const SQUARES: usize;
 
     /// Lines of a word of values, and of a sum of values.
     fn lines(head_dim: usize) -> usize;
@@ -38,8 +40,8 @@ pub(super) trait Words<S: Simd> {
     fn load(line: &Line, part: usize) -> Self::Word;
     /// Adds the products of all numbers of the words.
     fn add_product(a: Self::Word, b: Self::Word, sum: S::Part) -> S::Part;
-    /// 16 words of 16 keys from token `first` on, words to columns.
-    fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut Square);
+    /// 16 words of 16 keys from token `first` on, words to columns; as many for each square, from `square` on.
+    fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
     /// All lines of word `word` of values, then zeros.
     fn values(values: &TokenRows<'_, Self::Element>, word: usize, to: &mut [Line]);
     /// Part `part` of line `lines.0 + lines.1` of word `word`, where `lines.0` is a multiple of [`NUMBERS`](Self::NUMBERS).
@@ -68,7 +70,8 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     type Element = D::Element;
     type Word = S::Part;
     const NUMBERS: usize = 1;
-    const FEW: usize = D::FEW;
+    const FEW: usize = D::WALKS.saturating_mul(S::QUERIES);
+    const SQUARES: usize = 2;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
@@ -91,19 +94,33 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut Square) {
-        if let Some(rows) = stored_f32::<D>(keys, first, square * LANES) {
-            return S::transpose(&rows, to);
+    fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut [Square]) {
+        if let ([low, high], Some(rows)) = (&mut *to, stored_bf16::<D>(keys, first, square * LANES)) {
+            let mut pairs: Square = [[0.0; LANES]; LANES];
+            S::transpose(&rows, &mut pairs);
+            let columns = low.as_chunks_mut::<2>().0.iter_mut().chain(high.as_chunks_mut().0);
+            return pairs.iter().zip(columns).for_each(|(pairs, [even, odd])| {
+                for lane in 0..LANES {
+                    even[lane] = f32::from_bits(pairs[lane].to_bits() << 16);
+                    odd[lane] = f32::from_bits(pairs[lane].to_bits() & 0xffff_0000);
+                }
+            });
         }
-        let mut widened = [Line([0.0; LANES]); LANES];
-        for (i, line) in widened.iter_mut().enumerate() {
-            S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
+        for (square, to) in (square..).zip(to) {
+            if let Some(rows) = stored_f32::<D>(keys, first, square * LANES) {
+                S::transpose(&rows, to);
+                continue;
+            }
+            let mut widened = [Line([0.0; LANES]); LANES];
+            for (i, line) in widened.iter_mut().enumerate() {
+                S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
+            }
+            let mut rows = [widened[0].u16s(); LANES];
+            for (line, row) in widened.iter().zip(&mut rows) {
+                *row = line.u16s();
+            }
+            S::transpose(&rows, to);
         }
-        let mut rows = [widened[0].u16s(); LANES];
-        for (line, row) in widened.iter().zip(&mut rows) {
-            *row = line.u16s();
-        }
-        S::transpose(&rows, to);
     }
 
     #[inline(always)]
@@ -146,6 +163,16 @@ fn stored_f32<'a, D: KvFormat>(keys: &TokenRows<'a, D::Element>, first: usize, d
     Some(rows)
 }
 
+/// The 32 dimensions from `dim` on of 16 keys from token `first` on, where they are stored as bf16.
+#[inline(always)]
+fn stored_bf16<'a, D: KvFormat>(keys: &TokenRows<'a, D::Element>, first: usize, dim: usize) -> Option<Rows<'a>> {
+    let mut rows = [&[0; PAIRS]; LANES];
+    for (i, row) in rows.iter_mut().enumerate() {
+        *row = D::as_bf16(keys.get(first + i))?[..keys.head_dim].get(dim..)?.first_chunk()?;
+    }
+    Some(rows)
+}
+
 /// Line `line` of a row, widened, then zeros.
 #[inline(always)]
 fn line_of<S: Simd, D: KvFormat>(rows: &TokenRows<'_, D::Element>, token: usize, line: usize) -> S::F {
@@ -168,6 +195,7 @@ impl<S: Simd> Words<S> for Pairs {
     type Word = S::Half;
     const NUMBERS: usize = 2;
     const FEW: usize = S::QUERIES;
+    const SQUARES: usize = 1;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
@@ -190,7 +218,8 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut Square) {
+    fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
+        let [to] = to else { unreachable!("one square at a time") };
         let (start, end) = (square * PAIRS, (square + 1) * PAIRS);
         if end <= keys.head_dim {
             let mut rows = [&[0; PAIRS]; LANES];
