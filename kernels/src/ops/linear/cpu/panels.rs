@@ -6,7 +6,7 @@
 //! cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level one while
 //! the next inputs pass. The first inputs ask for the spans to come, each chunk for its share, so that memory is as busy all
 //! the time: on Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. The first-level cache is asked for the
-//! next span, the second, which can wait for more lines at once, for the one after that: on Sapphire Rapids a tenth faster
+//! next span, the second, which can wait for more lines at once, for the one after that: on Emerald Rapids a tenth faster
 //! than one of them alone, and than lines asked for one by one a little ahead, which cost more than they bring from 5 inputs on.
 
 use super::WeightBlock;
