@@ -9,7 +9,7 @@
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
 //! Requests are spread over all of a tile's work, since a core holds only so many: one or two tokens at a time, between
-//! words. Four or eight between pieces of work kept the loads that came next waiting: on Emerald Rapids computing and reading added
+//! words. Four or eight between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading added
 //! up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long.
 
 use super::words::Words;
