@@ -2,12 +2,14 @@
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
 //! weight scales and the input's, and added to one f32 sum over ascending k. Of q4_K a whole super-block is summed in
-//! integers. A span of weights stays in the first-level
-//! cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level one while
-//! the next inputs pass. The first inputs ask for the spans to come, each chunk for its share, so that memory is as busy all
-//! the time: on Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. The first-level cache is asked for the
-//! next span, the second, which can wait for more lines at once, for the one after that: on Emerald Rapids a tenth faster
-//! than one of them alone, and than lines asked for one by one a little ahead, which cost more than they bring from 5 inputs on.
+//! integers. A span of weights stays in the first-level cache while inputs pass over it, in chunks of N that share each loaded
+//! quad; a band stays in the second-level one while the next inputs pass.
+//!
+//! The first inputs ask for the spans to come, each chunk for its share, so that memory is as busy all the time: on Zen 5 with
+//! 16 inputs a tenth faster than if one chunk asks for all. The first-level cache is asked for the next span, the second, which
+//! can wait for more lines at once, for the one after that: on Emerald Rapids a tenth faster than one of them alone. (On Zen 5
+//! the first alone was up to a twentieth faster than the second alone.) Asks close to their use, quad by quad in every chunk,
+//! made 16 inputs half as long again.
 
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
