@@ -182,6 +182,13 @@ pub(crate) fn typed<T: Plain>(bytes: &[u8]) -> &[T] {
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
 }
 
+/// The bytes of `values`.
+#[inline(always)]
+pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: `Plain` has no padding, and bytes need no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 /// `bytes` as a mutable slice of `T`; panics unless aligned and a whole number of elements.
 #[inline(always)]
 pub(crate) fn typed_mut<T: Plain>(bytes: &mut [u8]) -> &mut [T] {

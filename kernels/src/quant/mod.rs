@@ -13,4 +13,4 @@ mod panel;
 
 pub(crate) use blocks::{BlockFormat, RowBlock};
 pub(crate) use encode::encode_row;
-pub(crate) use panel::{BAND, BAND_ROWS, PANEL, Pair, Panel, PanelLayout, Panels, SPAN, SUPER};
+pub(crate) use panel::{BAND, BAND_ROWS, PANEL, Pair, Panel, PanelLayout, Panels, SPAN, SUPER, meta_bytes};

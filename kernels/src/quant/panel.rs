@@ -11,7 +11,7 @@
 //! unpacked.
 
 use super::{BlockFormat, RowBlock};
-use crate::bytes::{Plain, typed};
+use crate::bytes::{Plain, bytes_of, typed};
 use crate::simd::LANES;
 use crate::simd::int8::{BLOCK, QUAD};
 use half::f16;
@@ -181,12 +181,18 @@ const fn super_bytes(format: BlockFormat) -> usize {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<const Q: usize> {
-    /// Of each block two bytes for every row, where scales are bytes.
-    pub meta: [[[u8; PANEL]; 2]; 2],
+    /// Of each block the f16 scales, or what has as many bytes.
+    pub meta: [[u16; PANEL]; 2],
     pub quads: [[[u8; QUAD]; Q]; 2],
 }
 
-// SAFETY: bytes are all that it is.
+/// The two bytes of each row's scales, where they are bytes.
+#[inline(always)]
+pub(crate) fn meta_bytes(meta: &[u16; PANEL]) -> &[[u8; PANEL]; 2] {
+    bytes_of(meta).as_chunks().0.try_into().expect("two for each row")
+}
+
+// SAFETY: all that it is are numbers, without padding.
 unsafe impl<const Q: usize> Plain for Pair<Q> {}
 
 /// The panels of a weight, to multiply by.
@@ -240,10 +246,10 @@ impl<'a> Panel<'a> {
         self.pairs.as_ptr().wrapping_add(places(quads, block).1 + ahead)
     }
 
-    /// Cache lines of the span.
+    /// Bytes of the span.
     #[inline(always)]
-    pub fn lines(&self) -> usize {
-        (self.supers.len() + self.pairs.len()) / LINE
+    pub fn bytes(&self) -> usize {
+        self.supers.len() + self.pairs.len()
     }
 
     /// The address of a cache line, counted from the start of the span, of which it may lie behind.
@@ -279,9 +285,13 @@ impl<'a> Panel<'a> {
     /// The f16 scales of the super-block that a block belongs to, P for each row.
     #[inline(always)]
     pub fn supers<const P: usize>(&self, block: usize) -> &'a [[u16; PANEL]; P] {
-        let start = block / SUPER * P * META;
-        let words = typed::<u16>(&self.supers[start..start + P * META]).as_chunks::<PANEL>().0;
-        words.try_into().expect("P for each row")
+        self.supers_of(block / SUPER, P).try_into().expect("P for each row")
+    }
+
+    /// The f16 scales of a super-block, so many for each row.
+    #[inline(always)]
+    pub fn supers_of(&self, super_block: usize, count: usize) -> &'a [[u16; PANEL]] {
+        typed::<u16>(&self.supers[super_block * count * META..][..count * META]).as_chunks().0
     }
 }
 

@@ -75,7 +75,9 @@ impl PackedRows {
         self.chunks = Chunks::default();
         if let Some(most) = dispatch(self.simd, MostRows { dtype, arrangement, by_tiles: take_tiles(self) }) {
             self.chunks = Chunks::of(self.rows, most);
-            let (chunks, blocks) = (self.chunks, cols.div_ceil(BLOCK));
+            // Quantised weights are multiplied two blocks at a time.
+            let blocks = if dtype.is_quantised() { cols.div_ceil(2 * BLOCK) * 2 } else { cols.div_ceil(BLOCK) };
+            let chunks = self.chunks;
             let shared = SharedMut::new(words_mut(&mut self.lines));
             let alike = BlockFormat::of(dtype).map_or(1, scaled_alike);
             let groups = blocks.div_ceil(alike);
@@ -304,7 +306,7 @@ impl PackChunk<'_> {
         let words = unsafe { self.words.range(words) };
         let firsts = self.blocks.clone().step_by(count);
         let end = self.cols.min(self.blocks.end * BLOCK);
-        let columns = firsts.map(move |block| block * BLOCK..end.min((block + count) * BLOCK));
+        let columns = firsts.map(move |block| end.min(block * BLOCK)..end.min((block + count) * BLOCK));
         columns.zip(words.as_chunks_mut().0.chunks_mut(count * per_block))
     }
 
@@ -384,7 +386,7 @@ impl Kernel for RowLines {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        let blocks = self.cols.div_ceil(BLOCK);
+        let blocks = self.cols.div_ceil(2 * BLOCK) * 2;
         match input_layout::<S>(self.dtype) {
             // Notes of whole super-blocks.
             Some(layout) => (blocks * layout.words() + blocks.next_multiple_of(SUPER) * NOTES).div_ceil(LANES),

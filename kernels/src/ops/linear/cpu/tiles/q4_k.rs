@@ -9,7 +9,7 @@
 
 use super::{BandSums, GROUPS, Groups, Lanes, SHIFT, SIDE, Sums, WeightBlock};
 use crate::ops::linear::pack::NOTES;
-use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER};
+use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER, meta_bytes};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
 use crate::simd::{LANES, Simd};
@@ -118,7 +118,7 @@ fn unpack(pair: &Pair<{ QUADS / 2 }>, planes: &mut MaybeUninit<Planes>) {
     ask(0);
     let planes = planes.as_mut_ptr().cast::<__m512i>();
     for (which, quads) in pair.quads.iter().enumerate() {
-        let scales = &pair.meta[which][0];
+        let scales = &meta_bytes(&pair.meta[which])[0];
         let scales = Lanes::load_pairs(scales, scales);
         // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
         unsafe {
@@ -154,7 +154,8 @@ impl Scales {
     fn of(this: &SuperBlock<'_>) -> Self {
         let mut minima = [Lanes::splat_i32(0); PAIRS];
         for (minima, pair) in minima.iter_mut().zip(this.pairs) {
-            *minima = Lanes::load_pairs(&pair.meta[0][1], &pair.meta[1][1]);
+            let [[_, first], [_, second]] = [&pair.meta[0], &pair.meta[1]].map(meta_bytes);
+            *minima = Lanes::load_pairs(first, second);
         }
         let [d, d_min] = this.supers;
         let d_min = Lanes::mul(Lanes::load_f16(d_min), Lanes::splat(-1.0));
