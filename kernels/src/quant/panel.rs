@@ -258,22 +258,16 @@ impl<'a> Panel<'a> {
         self.supers.as_ptr().wrapping_add(line * LINE)
     }
 
-    /// Each row's two bytes of scales.
-    #[inline(always)]
-    fn metas(&self, quads: usize, block: usize) -> &'a [u8] {
-        &self.pairs[places(quads, block).0..][..META]
-    }
-
     /// The scales of a block, where they are f16.
     #[inline(always)]
     pub fn meta_words(&self, quads: usize, block: usize) -> &'a [u16; PANEL] {
-        typed::<u16>(self.metas(quads, block)).try_into().expect("one for each row")
+        typed::<u16>(&self.pairs[places(quads, block).0..][..META]).try_into().expect("one for each row")
     }
 
     /// The two bytes of each row's scales, where they are bytes.
     #[inline(always)]
     pub fn meta_bytes(&self, quads: usize, block: usize) -> &'a [[u8; PANEL]; 2] {
-        self.metas(quads, block).as_chunks().0.try_into().expect("two for each row")
+        meta_bytes(self.meta_words(quads, block))
     }
 
     /// The blocks two by two; the last may lack its second, which then is zeros.

@@ -75,8 +75,7 @@ impl PackedRows {
         self.chunks = Chunks::default();
         if let Some(most) = dispatch(self.simd, MostRows { dtype, arrangement, by_tiles: take_tiles(self) }) {
             self.chunks = Chunks::of(self.rows, most);
-            // Quantised weights are multiplied two blocks at a time.
-            let blocks = if dtype.is_quantised() { cols.div_ceil(2 * BLOCK) * 2 } else { cols.div_ceil(BLOCK) };
+            let blocks = if dtype.is_quantised() { paired_blocks(cols) } else { cols.div_ceil(BLOCK) };
             let chunks = self.chunks;
             let shared = SharedMut::new(words_mut(&mut self.lines));
             let alike = BlockFormat::of(dtype).map_or(1, scaled_alike);
@@ -386,7 +385,7 @@ impl Kernel for RowLines {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        let blocks = self.cols.div_ceil(2 * BLOCK) * 2;
+        let blocks = paired_blocks(self.cols);
         match input_layout::<S>(self.dtype) {
             // Notes of whole super-blocks.
             Some(layout) => (blocks * layout.words() + blocks.next_multiple_of(SUPER) * NOTES).div_ceil(LANES),
@@ -396,6 +395,11 @@ impl Kernel for RowLines {
             None => S::INPUT_LINES * self.cols.div_ceil(2 * LANES),
         }
     }
+}
+
+/// Blocks of a row, whole pairs of them: quantised weights are multiplied two blocks at a time.
+const fn paired_blocks(cols: usize) -> usize {
+    cols.div_ceil(2 * BLOCK) * 2
 }
 
 /// How int8 inputs for a dtype are laid out; `None` if its inputs are not int8.

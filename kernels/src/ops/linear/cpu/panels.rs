@@ -276,12 +276,15 @@ impl WeightBlock<'_> {
         chunk: usize,
         lines: &mut [MaybeUninit<Line>],
     ) {
-        let Some(lines) = lines.first_chunk_mut::<N>().filter(|_| N <= S::PANEL_ROWS) else {
+        // Larger chunks than a level takes would only be dead code.
+        if N > S::PANEL_ROWS {
             return;
-        };
+        }
+        let lines = lines.first_chunk_mut::<N>().expect("room for the sums of all chunks");
         match (chunks.len(), chunks.start, chunk) {
             (1, 0, _) => self.blocks::<S, T, Q, N, 1>(panel, span, chunk, panel.bytes(), lines),
             (_, 0, 0 | 1) => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, panel.bytes(), lines),
+            // It asks for what it has, which spares a third copy of the walk.
             _ => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, 0, lines),
         }
     }
