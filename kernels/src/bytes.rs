@@ -161,7 +161,7 @@ impl AsMut<[u8]> for AlignedBytes {
 ///
 /// # Safety
 /// The implementor must be such a type.
-pub(crate) unsafe trait Plain: Copy {}
+pub(crate) unsafe trait Plain: Copy + 'static {}
 // SAFETY: any 4 bytes are an f32.
 unsafe impl Plain for f32 {}
 // SAFETY: any 2 bytes are a u16.

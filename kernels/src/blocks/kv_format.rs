@@ -90,11 +90,6 @@ pub(crate) trait KvFormat {
     fn as_f32(_row: &[Self::Element]) -> Option<&[f32]> {
         None
     }
-    /// The row, if it is bf16 as it is stored.
-    #[inline(always)]
-    fn as_bf16(_row: &[Self::Element]) -> Option<&[u16]> {
-        None
-    }
 }
 
 pub(crate) struct F32;
@@ -133,11 +128,6 @@ impl KvFormat for Bf16 {
     #[inline(always)]
     fn lanes<S: Simd>(row: &[u16], _dims: usize, dim: usize) -> S::F {
         S::load_bf16(row[dim..].first_chunk().expect("dimensions of the row"))
-    }
-
-    #[inline(always)]
-    fn as_bf16(row: &[u16]) -> Option<&[u16]> {
-        Some(row)
     }
 }
 

@@ -260,6 +260,7 @@ impl<'a> KvLayer<'a> {
         assert!(last.end <= self.bytes.len(), "KV of {num_slots} slots");
         assert!(stride.is_multiple_of(align_of::<E>()) && value.is_multiple_of(size_of::<E>()), "aligned rows");
         let bytes = &self.bytes[first.start..];
+        let stride = u32::try_from(stride).expect("a slot of less than 4 GiB");
         HeadRows { bytes, len, stride, value: value / size_of::<E>(), num_slots, element: PhantomData }
     }
 }
@@ -274,7 +275,7 @@ pub(crate) struct HeadRows<'a, E> {
     /// Elements from a slot's key to its value.
     value: usize,
     /// Bytes from one slot's key to the next slot's.
-    stride: usize,
+    stride: u32,
     num_slots: usize,
     element: PhantomData<E>,
 }
@@ -292,16 +293,19 @@ impl<E: Plain> HeadRows<'_, E> {
         self.value
     }
 
-    /// Where the keys of `slots` start. Panics if there is no such slot.
+    /// Bytes from the first slot's key (or value) to those of `slots`. Panics if there is no such slot.
     #[inline(always)]
-    pub fn keys<const N: usize>(&self, slots: &[u32; N]) -> [*const E; N] {
+    pub fn offsets<const N: usize>(&self, slots: &[u32; N], offsets: &mut [usize; N]) {
         self.check(slots);
-        // (Functions given to `array::map` are calls.)
-        let mut starts = [std::ptr::null(); N];
-        for (start, slot) in starts.iter_mut().zip(slots) {
-            *start = self.key(*slot);
+        for (offset, slot) in offsets.iter_mut().zip(slots) {
+            *offset = self.offset(*slot);
         }
-        starts
+    }
+
+    /// The first slot's key.
+    #[inline(always)]
+    pub fn first_key(&self) -> *const E {
+        self.bytes.as_ptr().cast()
     }
 
     /// Panics if there are no such slots.
@@ -333,7 +337,13 @@ impl<E: Plain> HeadRows<'_, E> {
 
     #[inline(always)]
     fn address(&self, slot: u32) -> *const u8 {
-        self.bytes.as_ptr().wrapping_add(slot as usize * self.stride)
+        self.bytes.as_ptr().wrapping_add(self.offset(slot))
+    }
+
+    /// Factors of 32 bits, so that vectors can multiply.
+    #[inline(always)]
+    fn offset(&self, slot: u32) -> usize {
+        (u64::from(slot) * u64::from(self.stride)) as usize
     }
 }
 

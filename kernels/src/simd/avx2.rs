@@ -218,8 +218,12 @@ impl Simd for Avx2 {
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
-    fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> __m256 {
+    fn load_part_bf16(from: &[u16; 2 * LANES], part: usize, half: usize) -> __m256 {
         widen(&from.as_chunks::<16>().0[part], half)
+    }
+    #[inline(always)]
+    fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> __m256 {
+        Self::load_part_bf16(from, part, half)
     }
     #[inline(always)]
     fn load_input(lines: &[Line], part: usize, half: usize) -> __m256 {

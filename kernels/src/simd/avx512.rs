@@ -57,6 +57,19 @@ macro_rules! fold {
     };
 }
 
+/// The even or odd ones of 32 bf16. The mask keeps the upper half of each double word, the odd element.
+#[inline(always)]
+fn widen(words: __m512, half: usize) -> __m512 {
+    // SAFETY: called only inside `run` and `run_bf16`, so the processor has AVX-512.
+    unsafe {
+        let words = _mm512_castps_si512(words);
+        _mm512_castsi512_ps(match half {
+            0 => _mm512_slli_epi32::<16>(words),
+            _ => _mm512_and_si512(words, _mm512_set1_epi32(-65536)),
+        })
+    }
+}
+
 impl<const BF16: bool> Simd for Avx512<BF16> {
     type F = __m512;
     type Part = __m512;
@@ -78,6 +91,28 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     fold!(sum, _mm256_add_ps, _mm_add_ps, _mm_add_ss);
     fold!(greatest, _mm256_max_ps, _mm_max_ps, _mm_max_ss);
 
+    #[inline(always)]
+    fn greatest_of_each<const N: usize>(vectors: [__m512; N]) -> __m512 {
+        let nothing = Self::splat(f32::NEG_INFINITY);
+        let (mut eight, mut four, mut two) = ([nothing; 8], [nothing; 4], [nothing; 2]);
+        eight[..N].copy_from_slice(&vectors);
+        // SAFETY: AVX-512 as above.
+        unsafe {
+            // What is left of two vectors in halves, of four in quarters, of eight in pairs.
+            for (i, [a, b]) in eight.as_chunks().0.iter().enumerate() {
+                four[i] = Self::max(_mm512_shuffle_f32x4::<0x44>(*a, *b), _mm512_shuffle_f32x4::<0xee>(*a, *b));
+            }
+            for (i, [a, b]) in four.as_chunks().0.iter().enumerate() {
+                two[i] = Self::max(_mm512_shuffle_f32x4::<0x88>(*a, *b), _mm512_shuffle_f32x4::<0xdd>(*a, *b));
+            }
+            let (a, b) = (_mm512_castps_pd(two[0]), _mm512_castps_pd(two[1]));
+            let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+            let pairs = Self::max(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+            let all = Self::max(pairs, _mm512_permute_ps::<0xb1>(pairs));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+            _mm512_mask_permutexvar_ps(nothing, (1 << N) - 1, order, all)
+        }
+    }
     #[inline(always)]
     fn splat(value: f32) -> __m512 {
         // SAFETY: called only inside `run` and `run_bf16`, so the processor has AVX-512.
@@ -170,16 +205,17 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         Self::fma(a, b, c)
     }
     #[inline(always)]
-    fn load_half(from: &[u16; 2 * LANES], _part: usize, half: usize) -> __m512 {
-        // SAFETY: AVX-512 as above; the load takes exactly the 32 elements. The mask keeps the odd elements.
-        unsafe {
-            let words = _mm512_loadu_si512(from.as_ptr().cast());
-            _mm512_castsi512_ps(match (BF16, half) {
-                (true, _) => words,
-                (false, 0) => _mm512_slli_epi32::<16>(words),
-                (false, _) => _mm512_and_si512(words, _mm512_set1_epi32(-65536)),
-            })
+    fn load_part_bf16(from: &[u16; 2 * LANES], _part: usize, half: usize) -> __m512 {
+        // SAFETY: AVX-512 as above; the load takes exactly the 32 elements.
+        widen(unsafe { _mm512_loadu_ps(from.as_ptr().cast()) }, half)
+    }
+    #[inline(always)]
+    fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> __m512 {
+        if BF16 {
+            // SAFETY: AVX-512 as above; the load takes exactly the 32 elements.
+            return unsafe { _mm512_loadu_ps(from.as_ptr().cast()) };
         }
+        Self::load_part_bf16(from, part, half)
     }
     #[inline(always)]
     fn load_input(lines: &[Line], _part: usize, half: usize) -> __m512 {
@@ -191,8 +227,24 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
     #[inline(always)]
     fn transpose(from: &Rows<'_>, to: &mut Square) {
-        // SAFETY: called only inside `run` and `run_bf16`, whose levels include AVX2.
-        unsafe { super::transpose::avx2(from, to) }
+        for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            // SAFETY: AVX-512 as above, and 16 columns are four times four.
+            let columns = unsafe { super::transpose::avx512(from, 4 * i) };
+            for (column, to) in columns.into_iter().zip(to) {
+                Self::store(column, to);
+            }
+        }
+    }
+    #[inline(always)]
+    fn transpose_bf16(from: &Rows<'_>, to: &mut [Square; 2]) {
+        for (i, to) in to.as_flattened_mut().as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: AVX-512 as above, and 16 columns of pairs are four times four.
+            let columns = unsafe { super::transpose::avx512(from, 4 * i) };
+            for (pairs, to) in columns.into_iter().zip(to.as_chunks_mut::<2>().0) {
+                Self::store(widen(pairs, 0), &mut to[0]);
+                Self::store(widen(pairs, 1), &mut to[1]);
+            }
+        }
     }
     #[inline(always)]
     fn interleave(a: &[u16; 2 * LANES], b: &[u16; 2 * LANES], half: usize) -> [u16; 2 * LANES] {

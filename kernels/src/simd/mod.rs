@@ -102,6 +102,15 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn sum(a: Self::F) -> f32;
     /// Greatest lane.
     fn greatest(a: Self::F) -> f32;
+    /// Lane i: the greatest of vector i; behind the last of at most 8, minus infinity.
+    #[inline(always)]
+    fn greatest_of_each<const N: usize>(vectors: [Self::F; N]) -> Self::F {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        for (lane, vector) in lanes.iter_mut().zip(vectors) {
+            *lane = Self::greatest(vector);
+        }
+        Self::load(&lanes)
+    }
     /// 16 bf16, widened.
     fn load_bf16(from: &[u16; LANES]) -> Self::F;
     /// Rounded to bf16, nearest even.
@@ -122,6 +131,8 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn store_part(value: Self::Part, to: &mut [f32; LANES], part: usize);
     /// Part `part` of 16 f16, widened.
     fn load_part_f16(from: &[u16; LANES], part: usize) -> Self::Part;
+    /// Part `part` of the evens (half 0) or odds (half 1) of 32 bf16, widened.
+    fn load_part_bf16(from: &[u16; 2 * LANES], part: usize, half: usize) -> Self::Part;
     /// a * b + c, rounded once.
     fn fma_part(a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part;
     /// Part `part` of 32 bf16 weights: of all, or of the evens (half 0) or odds (half 1).
@@ -132,6 +143,19 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn splat_half(value: f32) -> Self::Half;
     /// Rows to columns.
     fn transpose(from: &Rows<'_>, to: &mut Square);
+    /// Rows of 32 bf16 to columns, widened.
+    #[inline(always)]
+    fn transpose_bf16(from: &Rows<'_>, to: &mut [Square; 2]) {
+        let mut pairs = [[0.0; LANES]; LANES];
+        Self::transpose(from, &mut pairs);
+        for (pair, both) in pairs.iter().zip(to.as_flattened_mut().as_chunks_mut::<2>().0) {
+            for half in 0..2 {
+                for part in 0..Self::PARTS {
+                    Self::store_part(Self::load_part_bf16(u16s(pair), part, half), &mut both[half], part);
+                }
+            }
+        }
+    }
     /// Pairs of a and b: of each eight numbers the first four (half 0), or the last four.
     #[inline(always)]
     fn interleave(a: &[u16; 2 * LANES], b: &[u16; 2 * LANES], half: usize) -> [u16; 2 * LANES] {

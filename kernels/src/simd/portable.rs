@@ -145,8 +145,12 @@ impl Simd for Portable {
         Self::fma(a, b, c)
     }
     #[inline(always)]
-    fn load_half(from: &[u16; 2 * LANES], _part: usize, half: usize) -> Lanes {
+    fn load_part_bf16(from: &[u16; 2 * LANES], _part: usize, half: usize) -> Lanes {
         std::array::from_fn(|i| f32::from_bits(u32::from(from[2 * i + half]) << 16))
+    }
+    #[inline(always)]
+    fn load_half(from: &[u16; 2 * LANES], part: usize, half: usize) -> Lanes {
+        Self::load_part_bf16(from, part, half)
     }
     #[inline(always)]
     fn load_input(lines: &[Line], _part: usize, half: usize) -> Lanes {

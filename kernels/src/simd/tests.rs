@@ -78,14 +78,20 @@ fn powers_of_two_are_within_their_documented_error() {
 struct Words([u16; 2 * LANES], [u16; 2 * LANES]);
 
 impl Kernel for Words {
-    type Output = ([[u16; 2 * LANES]; 2], Square);
+    type Output = ([[u16; 2 * LANES]; 2], Square, [Square; 2]);
     #[inline(always)]
     fn run<S: Simd>(self) -> Self::Output {
-        let mut columns = [[0.0; LANES]; LANES];
+        let (mut columns, mut widened) = ([[0.0; LANES]; LANES], [[[0.0; LANES]; LANES]; 2]);
         let mut rows = [&self.0; LANES];
         rows[3] = &self.1;
+        // Rows that all differ, so that none can stand for another.
+        let mut differ = [self.0; LANES];
+        for (i, row) in differ.iter_mut().enumerate() {
+            row.iter_mut().for_each(|word| *word += 64 * i as u16);
+        }
         S::transpose(&rows, &mut columns);
-        ([S::interleave(&self.0, &self.1, 0), S::interleave(&self.0, &self.1, 1)], columns)
+        S::transpose_bf16(&differ.each_ref(), &mut widened);
+        ([S::interleave(&self.0, &self.1, 0), S::interleave(&self.0, &self.1, 1)], columns, widened)
     }
 }
 
@@ -93,7 +99,7 @@ impl Kernel for Words {
 fn words_go_where_they_are_said_to_go() {
     let (a, b) = (std::array::from_fn(|i| 0x3f00 + i as u16), std::array::from_fn(|i| 0x4000 + i as u16));
     for level in levels() {
-        let (halves, columns) = dispatch(level, Words(a, b));
+        let (halves, columns, widened) = dispatch(level, Words(a, b));
         for (half, got) in halves.iter().enumerate() {
             for (pair, got) in got.as_chunks::<2>().0.iter().enumerate() {
                 let dim = pair / 4 * 8 + half * 4 + pair % 4;
@@ -105,6 +111,49 @@ fn words_go_where_they_are_said_to_go() {
                 let from = if row == 3 { b } else { a };
                 let want = u32::from(from[2 * word]) | u32::from(from[2 * word + 1]) << 16;
                 assert_eq!(got.to_bits(), want, "{level} word {word} of row {row}");
+            }
+        }
+        for (dim, column) in widened.as_flattened().iter().enumerate() {
+            for (row, got) in column.iter().enumerate() {
+                assert_eq!(got.to_bits(), u32::from(a[dim] + 64 * row as u16) << 16, "{level} dim {dim} of row {row}");
+            }
+        }
+    }
+}
+
+/// The greatest of each of N vectors of which only lane `lane` differs from the others.
+struct GreatestOfEach<const N: usize>(usize);
+
+impl<const N: usize> Kernel for GreatestOfEach<N> {
+    type Output = [f32; LANES];
+    #[inline(always)]
+    fn run<S: Simd>(self) -> [f32; LANES] {
+        let mut vectors = [S::splat(0.0); N];
+        for (i, vector) in vectors.iter_mut().enumerate() {
+            let mut lanes = [-1e9 - i as f32; LANES];
+            lanes[(self.0 + i) % LANES] = -1.0 - i as f32;
+            *vector = S::load(&lanes);
+        }
+        let mut greatest = [0.0; LANES];
+        S::store(S::greatest_of_each(vectors), &mut greatest);
+        greatest
+    }
+}
+
+#[test]
+fn the_greatest_lane_of_each_vector_is_found() {
+    for level in levels() {
+        for lane in 0..LANES {
+            let got = [
+                dispatch(level, GreatestOfEach::<1>(lane)),
+                dispatch(level, GreatestOfEach::<2>(lane)),
+                dispatch(level, GreatestOfEach::<5>(lane)),
+                dispatch(level, GreatestOfEach::<8>(lane)),
+            ];
+            for (n, got) in [1, 2, 5, 8].into_iter().zip(got) {
+                let want: [f32; LANES] =
+                    std::array::from_fn(|i| if i < n { -1.0 - i as f32 } else { f32::NEG_INFINITY });
+                assert_eq!(got, want, "{level}, {n} vectors");
             }
         }
     }

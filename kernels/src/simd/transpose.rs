@@ -1,6 +1,6 @@
 //! 16 x 16 words of 32 bits, rows to columns.
 //!
-//! AVX-512 takes the AVX2 form: the shuffles are the limit, and wider ones would be no fewer per element.
+//! AVX2 and AVX-512 do the same in different widths: what is read as a vector after must have been stored as one.
 
 use super::LANES;
 
@@ -53,5 +53,36 @@ pub(super) unsafe fn avx2(from: &Rows<'_>, to: &mut Square) {
                 }
             }
         }
+    }
+}
+
+/// Columns `right ..` of 4, in two rounds of shuffles after loads that put four words of four rows beside each other.
+///
+/// # Safety
+/// The processor must have AVX-512, and `right` be at most 12.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn avx512(from: &Rows<'_>, right: usize) -> [std::arch::x86_64::__m512; 4] {
+    use std::arch::x86_64::*;
+    // SAFETY: AVX-512 by this function's contract; rows are 16 long.
+    unsafe {
+        // Row i with i + 4, i + 8 and i + 12 beside it.
+        let mut a = [_mm512_setzero_ps(); 4];
+        for i in 0..4 {
+            let at = |row: usize| from[row].as_ptr().add(2 * right).cast();
+            let [first, second] = [_mm_loadu_ps(at(i)), _mm_loadu_ps(at(i + 4))];
+            let [third, fourth] = [_mm_loadu_ps(at(i + 8)), _mm_loadu_ps(at(i + 12))];
+            let low = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(first), second);
+            let high = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(third), fourth);
+            a[i] = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high);
+        }
+        let [b0, b1] = [_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1])];
+        let [b2, b3] = [_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3])];
+        [
+            _mm512_shuffle_ps::<0x44>(b0, b2),
+            _mm512_shuffle_ps::<0xee>(b0, b2),
+            _mm512_shuffle_ps::<0x44>(b1, b3),
+            _mm512_shuffle_ps::<0xee>(b1, b3),
+        ]
     }
 }

@@ -12,15 +12,15 @@ mod tiles;
 mod words;
 
 use super::{AttentionSeq, AttentionShape, MAX_BLOCK_ROWS, MAX_GROUP, MAX_HEAD_DIM};
-use crate::blocks::kv_format::{Bf16, F32, Q8_0};
+use crate::blocks::kv_format::{F32, Q8_0};
 use crate::blocks::{KvDtype, KvLayer};
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
-use queries::Queries;
+use queries::{Queries, Weights};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tile::{TILE, Tile};
-use words::{Pairs, Singles, Words};
+use words::{Pairs, Singles, Widened, Words};
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
@@ -95,7 +95,7 @@ impl Kernel for AttendBlock<'_> {
         match self.kv.shape().dtype {
             KvDtype::F32 => self.attend::<S, Singles<F32>>(),
             KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs>(),
-            KvDtype::Bf16 => self.attend::<S, Singles<Bf16>>(),
+            KvDtype::Bf16 => self.attend::<S, Widened>(),
             KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>>(),
         }
     }
@@ -120,29 +120,34 @@ impl<'a> AttendBlock<'a> {
 
     #[inline(always)]
     fn attend<S: Simd, W: Words<S>>(self) {
-        let lines = W::lines(self.shape.head_dim);
-        let count = self.queries();
+        let (count, lines) = (self.queries(), W::lines(self.shape.head_dim));
         let mut tile = Tile::new::<S, W>(self.shape.head_dim, count);
         let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
-        let q = q.zeroed();
+        let mut weights = Weights::new();
+        let q = floats_mut(q.zeroed());
         // Scores are exponents of 2.
         let scale = self.shape.scale * std::f32::consts::LOG2_E;
-        for (query, q) in q.chunks_exact_mut(lines).enumerate() {
+        for query in 0..count {
+            let mut words = [0.0; MAX_HEAD_DIM];
             // SAFETY: of one at a time.
-            W::query(unsafe { self.query(query) }, scale, q);
+            W::query(unsafe { self.query(query) }, scale, &mut words);
+            for (q, word) in q.chunks_exact_mut(count).zip(words) {
+                q[query] = word;
+            }
         }
         let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
         for step in self.steps() {
-            let parts = self.parts(&step).unwrap_or([const { 0..TILE }; MAX_BLOCK_ROWS]);
-            let end = parts[step.rows.clone()].iter().map(|part| part.end).max().unwrap_or(0);
+            let parts = self.parts(&step);
+            let part = |row: usize| parts.as_ref().map_or(0..TILE, |parts| parts[row].clone());
+            let end = step.rows.clone().map(|row| part(row).end).max().unwrap_or(0);
             let mut tile = tile.gather::<S, W>(&self, step.row, step.first..step.first + end);
             // Rows that attend to some of it go together.
             let mut row = step.rows.start;
             while row < step.rows.end {
-                let end = (row..step.rows.end).find(|row| parts[*row].is_empty()).unwrap_or(step.rows.end);
-                seen.attend::<S, W>(row..end, &parts, &mut tile);
+                let end = (row..step.rows.end).find(|row| part(*row).is_empty()).unwrap_or(step.rows.end);
+                seen.attend::<S, W>(row..end, parts.as_ref(), &mut tile, &mut weights);
                 row = end + 1;
             }
         }

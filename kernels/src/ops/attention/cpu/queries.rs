@@ -14,58 +14,61 @@ const VALUES_A_TOKEN: usize = 4;
 
 /// Queries whose sums fit the registers in all parts at once.
 const FEW: usize = 2;
+/// Most queries at once, at any level.
+const MOST_QUERIES: usize = 8;
 
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
-    /// Words, `[queries, lines]`.
-    pub q: &'a [Line],
-    /// Greatest score, by query.
-    pub greatest: [f32; MAX_GROUP],
+    /// Their words, `[words, queries]`.
+    q: &'a [f32],
+    /// Greatest score, by query; some more, so that 16 can be read from any on.
+    greatest: [f32; MAX_GROUP + LANES],
     /// Sum of 2^(score - greatest), by query, in lanes.
-    pub totals: &'a mut [Line],
+    totals: &'a mut [Line],
     /// Sum of 2^(score - greatest) * value, `[queries, lines]`.
-    pub sums: &'a mut [Line],
+    sums: &'a mut [Line],
     /// Lines of a query.
-    pub lines: usize,
+    lines: usize,
     head_dim: usize,
     /// Queries of a row.
-    pub group: usize,
+    group: usize,
 }
 
 impl<'a> Queries<'a> {
-    /// Queries' words `q`, scaled and padded with zeros; `sums` and `totals` must be 0.
+    /// Queries' words `q`, scaled, `[words, queries]`; `sums` and `totals`, one for each query, must be 0.
     #[inline(always)]
     pub fn new<S: Simd, W: Words<S>>(
         shape: &AttentionShape,
-        q: &'a [Line],
+        q: &'a [f32],
         sums: &'a mut [Line],
         totals: &'a mut [Line],
     ) -> Self {
         let (head_dim, lines) = (shape.head_dim, W::lines(shape.head_dim));
-        let greatest = [f32::NEG_INFINITY; MAX_GROUP];
+        let greatest = [f32::NEG_INFINITY; MAX_GROUP + LANES];
         Self { q, greatest, totals, sums, lines, head_dim, group: shape.group() }
     }
 
-    /// Takes in a tile for the queries of rows `rows`, each of which attends to its part of it.
+    /// Takes in a tile for the queries of rows `rows`, each of which attends to its part of it, or else to all of it.
     #[inline(always)]
     pub fn attend<S: Simd, W: Words<S>>(
         &mut self,
         rows: Range<usize>,
-        parts: &Parts,
-        tile: &mut Gathered<'_, W::Element>,
+        parts: Option<&Parts>,
+        tile: &mut Gathered<'_, '_, W::Element>,
+        weights: &mut Weights,
     ) {
         let (mut at, end) = (rows.start * self.group, rows.end * self.group);
         while at < end {
             let left = end - at;
             at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
-                1 => self.several::<S, W, 1>(at, parts, tile),
-                2 => self.several::<S, W, 2>(at, parts, tile),
-                3 => self.several::<S, W, 3>(at, parts, tile),
-                4 => self.several::<S, W, 4>(at, parts, tile),
-                5 => self.several::<S, W, 5>(at, parts, tile),
-                6 => self.several::<S, W, 6>(at, parts, tile),
-                7 => self.several::<S, W, 7>(at, parts, tile),
-                _ => self.several::<S, W, 8>(at, parts, tile),
+                1 => self.several::<S, W, 1>(at, parts, tile, weights),
+                2 => self.several::<S, W, 2>(at, parts, tile, weights),
+                3 => self.several::<S, W, 3>(at, parts, tile, weights),
+                4 => self.several::<S, W, 4>(at, parts, tile, weights),
+                5 => self.several::<S, W, 5>(at, parts, tile, weights),
+                6 => self.several::<S, W, 6>(at, parts, tile, weights),
+                7 => self.several::<S, W, 7>(at, parts, tile, weights),
+                _ => self.several::<S, W, 8>(at, parts, tile, weights),
             };
         }
     }
@@ -75,35 +78,39 @@ impl<'a> Queries<'a> {
     fn several<S: Simd, W: Words<S>, const N: usize>(
         &mut self,
         at: usize,
-        parts: &Parts,
-        tile: &mut Gathered<'_, W::Element>,
+        parts: Option<&Parts>,
+        tile: &mut Gathered<'_, '_, W::Element>,
+        weights: &mut Weights,
     ) -> usize {
         // Larger groups than a level has registers for would only be dead code.
         if N > S::QUERIES {
             return N;
         }
-        let mut weights = Weights::<N>::new();
         // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
         match (S::PARTS, N) {
-            (1, _) => self.score::<S, W, N, 0, 1>(at, &tile.keys, &mut weights, &mut tile.next),
-            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, &tile.keys, &mut weights, &mut tile.next),
+            (1, _) => self.score::<S, W, N, 0, 1>(at, &tile.keys, weights, &mut tile.next),
+            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, &tile.keys, weights, &mut tile.next),
             _ => {
-                self.score::<S, W, N, 0, 1>(at, &tile.keys, &mut weights, &mut tile.next);
-                self.score::<S, W, N, 1, 2>(at, &tile.keys, &mut weights, &mut tile.next);
+                self.score::<S, W, N, 0, 1>(at, &tile.keys, weights, &mut tile.next);
+                self.score::<S, W, N, 1, 2>(at, &tile.keys, weights, &mut tile.next);
             }
         }
         // What any of them attends to: a weight of 0 adds nothing to a sum, as long as values are finite.
-        let (mut start, mut end) = (TILE, 0);
-        for i in 0..N {
-            let part = &parts[(at + i) / self.group];
-            (start, end) = (start.min(part.start), end.max(part.end));
+        let (mut start, mut end) = (0, TILE);
+        if let Some(parts) = parts {
+            (start, end) = (TILE, 0);
+            for i in 0..N {
+                let part = &parts[(at + i) / self.group];
+                (start, end) = (start.min(part.start), end.max(part.end));
+                weights.mask(i, part);
+            }
         }
-        self.weigh::<S, W, N>(at, parts, &mut weights);
+        self.weigh::<S, W, N>(at, weights);
         let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
-            Values::Kept(values) => self.add_values::<S, W, _, N>(at, &weights, words, values, &mut tile.next),
+            Values::Kept(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
-            Values::Stored(values) => self.add_values::<S, W, _, N>(at, &weights, words, values, &mut tile.next),
+            Values::Stored(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
         }
         tile.next.ask::<S>(TILE);
         N
@@ -115,13 +122,12 @@ impl<'a> Queries<'a> {
         &self,
         at: usize,
         keys: &[&[Line]; 2],
-        out: &mut Weights<N>,
+        out: &mut Weights,
         next: &mut Next<'_, W::Element>,
     ) {
         let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
-        let stride = self.lines * LANES;
-        let q = &floats(self.q)[at * stride..(at + N) * stride];
-        let words = self.head_dim / W::NUMBERS;
+        let (words, queries) = (self.head_dim / W::NUMBERS, self.totals.len());
+        assert!(at + N <= queries && words * queries <= self.q.len());
         for (word, (low, high)) in keys[0][..words].iter().zip(keys[1]).enumerate() {
             if word % (KEYS_A_TOKEN / W::NUMBERS) == 0 {
                 next.ask::<S>(1);
@@ -129,8 +135,8 @@ impl<'a> Queries<'a> {
             for part in FROM..TO {
                 let (low, high) = (W::load(low, part), W::load(high, part));
                 for i in 0..N {
-                    // SAFETY: a query has fewer words than its stride, so this is within the N queries.
-                    let q = W::splat(unsafe { *q.get_unchecked(i * stride + word) });
+                    // SAFETY: by the assertion, there is such a word of such a query.
+                    let q = W::splat(unsafe { *self.q.get_unchecked(word * queries + at + i) });
                     sums[i][part][0] = W::add_product(q, low, sums[i][part][0]);
                     sums[i][part][1] = W::add_product(q, high, sums[i][part][1]);
                 }
@@ -147,24 +153,25 @@ impl<'a> Queries<'a> {
 
     /// Turns the scores of N queries with a tile's tokens into weights of those that they attend to.
     #[inline(always)]
-    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, parts: &Parts, weights: &mut Weights<N>) {
+    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, weights: &mut Weights) {
         let mut scores = [[S::splat(0.0); 2]; N];
+        let mut greater = [S::splat(0.0); N];
         for i in 0..N {
-            weights.mask(i, &parts[(at + i) / self.group]);
             for half in 0..2 {
                 scores[i][half] = S::load(&weights.tokens[i][half].0);
             }
-            let greatest = self.greatest[at + i].max(S::greatest(S::max(scores[i][0], scores[i][1])));
-            weights.faded.0[i] = self.greatest[at + i] - greatest;
-            self.greatest[at + i] = greatest;
+            greater[i] = S::max(scores[i][0], scores[i][1]);
         }
-        S::store(exp2_of_negative::<S>(S::load(&weights.faded.0)), &mut weights.faded.0);
-        for i in 0..N {
-            let greatest = S::splat(self.greatest[at + i]);
+        let seen = self.greatest[at..].first_chunk_mut().expect("room for 16 behind any query");
+        let before = S::load(seen);
+        let greatest = S::max(S::greatest_of_each(greater), before);
+        S::store(greatest, seen);
+        S::store(exp2_of_negative::<S>(S::sub(before, greatest)), &mut weights.faded.0);
+        for (i, Line(total)) in self.totals[at..at + N].iter_mut().enumerate() {
+            let greatest = S::splat(seen[i]);
             let low = exp2_of_negative::<S>(S::sub(scores[i][0], greatest));
             let high = exp2_of_negative::<S>(S::sub(scores[i][1], greatest));
             let sum = W::weights(low, high, &mut weights.tokens[i]);
-            let total = &mut self.totals[at + i].0;
             S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), sum), total);
         }
     }
@@ -174,7 +181,7 @@ impl<'a> Queries<'a> {
     fn add_values<S: Simd, W: Words<S>, V: Source<S, W>, const N: usize>(
         &mut self,
         at: usize,
-        weights: &Weights<N>,
+        weights: &Weights,
         words: Range<usize>,
         values: &V,
         next: &mut Next<'_, W::Element>,
@@ -215,7 +222,7 @@ impl<'a> Queries<'a> {
         &mut self,
         at: usize,
         line: usize,
-        weights: &Weights<N>,
+        weights: &Weights,
         words: Range<usize>,
         values: &V,
         next: &mut Next<'_, W::Element>,
@@ -224,11 +231,14 @@ impl<'a> Queries<'a> {
         values.check(words.end, line + B - 1);
         let zero = S::splat_part(0.0);
         let mut sums = [[[zero; MOST_PARTS]; B]; N];
+        let lines = self.lines;
+        let seen = &mut self.sums[at * lines + line..][..(N - 1) * lines + B];
         for i in 0..N {
             let faded = S::splat_part(weights.faded.0[i]);
             for b in 0..B {
                 for part in FROM..TO {
-                    let sum = &self.sums[(at + i) * self.lines + line + b].0;
+                    // SAFETY: `seen` goes up to this line of the last query.
+                    let sum = unsafe { &seen.get_unchecked(i * lines + b).0 };
                     sums[i][b][part] = S::fma_part(S::load_part(sum, part), faded, zero);
                 }
             }
@@ -257,7 +267,8 @@ impl<'a> Queries<'a> {
         for i in 0..N {
             for b in 0..B {
                 for part in FROM..TO {
-                    let sum = &mut self.sums[(at + i) * self.lines + line + b].0;
+                    // SAFETY: as above.
+                    let sum = unsafe { &mut seen.get_unchecked_mut(i * lines + b).0 };
                     S::store_part(sums[i][b][part], sum, part);
                 }
             }
@@ -277,21 +288,20 @@ impl<'a> Queries<'a> {
     }
 }
 
-/// N queries' scores with a tile's 32 tokens, then their weights, and what the queries' sums so far fade by.
-pub(super) struct Weights<const N: usize> {
-    pub tokens: [[Line; 2]; N],
-    pub faded: Line,
+/// Queries' scores with a tile's 32 tokens, then their weights, and what the queries' sums so far fade by.
+pub(super) struct Weights {
+    tokens: [[Line; 2]; MOST_QUERIES],
+    faded: Line,
 }
 
-impl<const N: usize> Weights<N> {
-    #[inline(always)]
+impl Weights {
     pub fn new() -> Self {
-        Self { tokens: [[Line([0.0; LANES]); 2]; N], faded: Line([0.0; LANES]) }
+        Self { tokens: [[Line([0.0; LANES]); 2]; MOST_QUERIES], faded: Line([0.0; LANES]) }
     }
 
     /// Scores of query `i` with what is not among `tokens` become those of nothing.
     #[inline(always)]
-    pub fn mask(&mut self, i: usize, tokens: &Range<usize>) {
+    fn mask(&mut self, i: usize, tokens: &Range<usize>) {
         if tokens.len() < TILE {
             let scores = floats_mut(&mut self.tokens[i]);
             scores[..tokens.start].fill(f32::NEG_INFINITY);

@@ -17,7 +17,6 @@ use super::{AttendBlock, MOST_LINES, Scratch};
 use crate::blocks::kv_store::HeadRows;
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
-use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Attended tokens of a tile.
@@ -28,6 +27,8 @@ const SOME: usize = 2;
 
 /// Room for a tile.
 pub(super) struct Tile {
+    /// Bytes from the first slot's key to those of its tokens.
+    offsets: [usize; TILE],
     keys: Scratch<{ TILE * MOST_LINES }>,
     values: Scratch<{ TILE * MOST_LINES }>,
     /// Lines of a word of values.
@@ -37,20 +38,18 @@ pub(super) struct Tile {
 }
 
 /// A part of a list.
-pub(super) struct Gathered<'a, E> {
+pub(super) struct Gathered<'t, 'a, E> {
     /// Word by word: the first 16 tokens, and the last 16. Where there are fewer tokens, anything finite.
-    pub keys: [&'a [Line]; 2],
-    pub values: Values<'a, E>,
+    pub keys: [&'t [Line]; 2],
+    pub values: Values<'t, E>,
     pub next: Next<'a, E>,
 }
 
 /// The tile two ahead, asked for bit by bit between other work: the processor takes only so many requests at a time.
 pub(super) struct Next<'a, E> {
-    /// Its slots in the context, as far as it goes, and the head that has them.
-    pub slots: &'a [u32],
-    pub rows: HeadRows<'a, E>,
-    /// Tokens of it that were asked for.
-    asked: usize,
+    /// What is left of its slots in the context, as far as it goes, and the head that has them.
+    slots: std::slice::Iter<'a, u32>,
+    rows: HeadRows<'a, E>,
 }
 
 impl<'a, E: Plain> Next<'a, E> {
@@ -62,25 +61,28 @@ impl<'a, E: Plain> Next<'a, E> {
         let part = |first: usize| &context[first.min(context.len())..context.len().min(first + TILE)];
         let head = block.kv_head + 1;
         if first < context.len() || head == block.kv.shape().heads {
-            return Self { slots: part(first), rows, asked: 0 };
+            return Self { slots: part(first).iter(), rows };
         }
         let behind = (first - context.len()) / TILE * TILE;
-        Self { slots: part(block.first_tile() + behind), rows: block.kv.rows(head), asked: 0 }
+        Self { slots: part(block.first_tile() + behind).iter(), rows: block.kv.rows(head) }
+    }
+
+    /// The key of one more token, if there is one, to be asked for by the caller.
+    #[inline(always)]
+    pub fn key(&mut self) -> Option<*const E> {
+        self.slots.next().map(|slot| self.rows.key(*slot))
     }
 
     /// Asks for `tokens` more, or all that are left.
     #[inline(always)]
     pub fn ask<S: Simd>(&mut self, tokens: usize) {
-        let tokens = self.asked..self.slots.len().min(self.asked + tokens);
-        for slot in &self.slots[tokens.clone()] {
+        for slot in self.slots.by_ref().take(tokens) {
             self.rows.prefetch::<S>(*slot);
         }
-        self.asked = tokens.end;
     }
 }
 
 /// The values of a tile's tokens.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 pub(super) enum Values<'a, E> {
     Kept(Kept<'a>),
     Stored(TokenRows<'a, E>),
@@ -118,35 +120,23 @@ impl<S: Simd, W: Words<S>> Source<S, W> for Kept<'_> {
 }
 
 /// Keys or values as they are stored.
-pub(super) struct TokenRows<'a, E> {
-    /// Keys.
-    starts: [*const E; TILE],
-    /// Elements from a key to the row, and in a row.
-    shift: usize,
+#[derive(Clone, Copy)]
+pub(super) struct TokenRows<'t, E> {
+    /// The first slot's.
+    first: *const E,
+    /// Bytes from there to those of the tokens.
+    offsets: &'t [usize; TILE],
+    /// Elements of a row.
     len: usize,
     pub head_dim: usize,
-    lender: PhantomData<&'a [E]>,
 }
 
-impl<'a, E: Plain> TokenRows<'a, E> {
-    /// Keys of `slots`.
-    #[inline(always)]
-    fn new(rows: HeadRows<'a, E>, slots: &[u32; TILE], head_dim: usize) -> Self {
-        assert!(head_dim <= rows.row_len());
-        Self { starts: rows.keys(slots), shift: 0, len: rows.row_len(), head_dim, lender: PhantomData }
-    }
-
-    /// The values in the place of the keys.
-    #[inline(always)]
-    fn values(self, rows: HeadRows<'a, E>) -> Self {
-        Self { shift: rows.key_to_value(), ..self }
-    }
-
+impl<'t, E: Plain> TokenRows<'t, E> {
     /// The row of a token.
     #[inline(always)]
-    pub fn get(&self, token: usize) -> &'a [E] {
-        // SAFETY: `HeadRows` has a key of `len` elements at each start, and a value behind it.
-        unsafe { std::slice::from_raw_parts(self.starts[token].add(self.shift), self.len) }
+    pub fn get(&self, token: usize) -> &'t [E] {
+        // SAFETY: there is a row of `len` elements for each token: `Tile::gather` sees to it.
+        unsafe { std::slice::from_raw_parts(self.first.byte_add(self.offsets[token]), self.len) }
     }
 
     /// N elements of a token.
@@ -154,9 +144,9 @@ impl<'a, E: Plain> TokenRows<'a, E> {
     /// # Safety
     /// The token must be among the 32, and the elements must be among the first `head_dim`.
     #[inline(always)]
-    pub unsafe fn chunk<const N: usize>(&self, token: usize, at: usize) -> &'a [E; N] {
+    pub unsafe fn chunk<const N: usize>(&self, token: usize, at: usize) -> &'t [E; N] {
         // SAFETY: by this function's contract, and as above; a row has `head_dim` elements at least.
-        unsafe { &*self.starts.get_unchecked(token).add(self.shift + at).cast() }
+        unsafe { &*self.first.byte_add(*self.offsets.get_unchecked(token)).add(at).cast() }
     }
 }
 
@@ -178,71 +168,60 @@ impl Tile {
     #[inline(always)]
     pub fn new<S: Simd, W: Words<S>>(head_dim: usize, queries: usize) -> Self {
         let (lines, words) = (W::lines(head_dim), TILE / W::NUMBERS);
-        let squares = head_dim.div_ceil(W::NUMBERS * LANES);
+        let squares = head_dim.div_ceil(W::NUMBERS * LANES).next_multiple_of(W::SQUARES);
         let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
         let keeps = queries > W::FEW || !W::fills(head_dim);
-        Self { keys, values, lines, keeps }
+        Self { offsets: [0; TILE], keys, values, lines, keeps }
     }
 
-    /// Takes in a part of `row`'s list.
+    /// Takes in a part of `row`'s list: makes words of the keys, and of the values if they are kept.
     #[inline(always)]
-    pub fn gather<'a, S: Simd, W: Words<S>>(
-        &'a mut self,
+    pub fn gather<'t, 'a, S: Simd, W: Words<S>>(
+        &'t mut self,
         block: &AttendBlock<'a>,
         row: usize,
         part: Range<usize>,
-    ) -> Gathered<'a, W::Element> {
-        if part.len() <= LANES {
-            self.keys.zeroed();
-        }
-        if self.keeps && part.len() < TILE {
-            self.values.zeroed();
-        }
-        let (values, next) = self.read::<S, W>(block, row, part);
-        // SAFETY: `read` writes every line of 32 tokens; what it leaves out with fewer, `zeroed` wrote.
-        let keys = unsafe { self.keys.written() };
-        let (low, high) = keys.split_at(keys.len() / 2);
-        let values = match self.keeps {
-            false => Values::Stored(values),
-            // SAFETY: as for the keys.
-            true => Values::Kept(Kept { lines: unsafe { self.values.written() }, stride: self.lines }),
-        };
-        Gathered { keys: [low, high], values, next }
-    }
-
-    /// Makes words of the keys, and of the values if they are kept. Returns the values as they are stored.
-    #[inline(always)]
-    fn read<'a, S: Simd, W: Words<S>>(
-        &mut self,
-        block: &AttendBlock<'a>,
-        row: usize,
-        part: Range<usize>,
-    ) -> (TokenRows<'a, W::Element>, Next<'a, W::Element>) {
-        let rows = block.kv.rows(block.kv_head);
+    ) -> Gathered<'t, 'a, W::Element> {
+        let Self { offsets, keys, values, lines, keeps } = self;
+        let (rows, head_dim) = (block.kv.rows::<W::Element>(block.kv_head), block.shape.head_dim);
+        assert!(head_dim <= rows.row_len());
         let mut next = Next::new(block, rows, part.start);
-        let keys = TokenRows::new(rows, &block.slots(row, part.start), block.shape.head_dim);
-        let squares = self.keys.used / TILE;
-        let columns = self.keys.lines().as_chunks_mut::<LANES>().0;
+        rows.offsets(&block.slots(row, part.start), offsets);
+        let stored = TokenRows { first: rows.first_key(), offsets, len: rows.row_len(), head_dim };
+        if part.len() <= LANES {
+            keys.zeroed();
+        }
+        let squares = keys.used / TILE;
+        let columns = keys.lines().as_chunks_mut::<LANES>().0;
         for (half, columns) in columns.chunks_exact_mut(squares).enumerate().take(part.len().div_ceil(LANES)) {
-            for (at, to) in columns.chunks_mut(W::SQUARES).enumerate() {
+            for (at, to) in columns.chunks_exact_mut(W::SQUARES).enumerate() {
                 // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of them.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [Square]) };
-                W::columns(&keys, half * LANES, at * W::SQUARES, to);
+                W::columns(&stored, half * LANES, at * W::SQUARES, to);
                 next.ask::<S>(SOME);
             }
         }
-        let values = keys.values(rows);
-        if self.keeps {
-            for (word, to) in self.values.lines().chunks_exact_mut(self.lines).enumerate() {
-                if word * W::NUMBERS < part.len() {
-                    // SAFETY: `values` writes all of the lines and reads nothing of them.
-                    W::values(&values, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
-                }
-                if word * W::NUMBERS % SOME == 0 {
-                    next.ask::<S>(1);
-                }
+        // SAFETY: with 32 tokens every line was just written; what is left out with fewer, `zeroed` wrote.
+        let (low, high) = unsafe { keys.written() }.split_at(TILE / 2 * squares);
+        let stored = TokenRows { first: stored.first.wrapping_add(rows.key_to_value()), ..stored };
+        let keys = [low, high];
+        if !*keeps {
+            return Gathered { keys, values: Values::Stored(stored), next };
+        }
+        if part.len() < TILE {
+            values.zeroed();
+        }
+        for (word, to) in values.lines().chunks_exact_mut(*lines).enumerate() {
+            if word * W::NUMBERS < part.len() {
+                // SAFETY: `values` writes all of the lines and reads nothing of them.
+                W::values(&stored, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
+            }
+            if word * W::NUMBERS % SOME == 0 {
+                next.ask::<S>(1);
             }
         }
-        (values, next)
+        // SAFETY: as for the keys.
+        let kept = Kept { lines: unsafe { values.written() }, stride: *lines };
+        Gathered { keys, values: Values::Kept(kept), next }
     }
 }

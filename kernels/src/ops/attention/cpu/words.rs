@@ -1,17 +1,19 @@
 //! What attention multiplies: numbers one at a time, or bf16 in pairs.
 //!
-//! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32. With [`Pairs`], for bf16
+//! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32, and with [`Widened`] one that
+//! is stored as bf16. With [`Pairs`], for bf16
 //! keys and values where the processor multiplies two bf16 at once, it is two of them: neighbouring dimensions of a key,
 //! or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16 as well, which
 //! changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is not attended
 //! to adds it with weight 0: exactly nothing, as long as its value is finite.
 
 use super::tile::{TILE, TokenRows};
-use super::{floats, floats_mut};
+use super::floats;
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Numbers of a line of pairs.
 const PAIRS: usize = 2 * LANES;
@@ -25,7 +27,7 @@ pub(super) trait Words<S: Simd> {
     const NUMBERS: usize;
     /// Queries up to which stored values are made into words where they are used.
     const FEW: usize;
-    /// Squares of keys that are best laid at once.
+    /// Squares of keys that are laid at once.
     const SQUARES: usize;
 
     /// Lines of a word of values, and of a sum of values.
@@ -40,11 +42,12 @@ pub(super) trait Words<S: Simd> {
     fn load(line: &Line, part: usize) -> Self::Word;
     /// Adds the products of all numbers of the words.
     fn add_product(a: Self::Word, b: Self::Word, sum: S::Part) -> S::Part;
-    /// 16 words of 16 keys from token `first` on, words to columns; as many for each square, from `square` on.
+    /// 16 words of 16 keys from token `first` on, words to columns, then zeros; as many for each of [`SQUARES`](Self::SQUARES)
+    /// squares, from `square` on.
     fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
     /// All lines of word `word` of values, then zeros.
     fn values(values: &TokenRows<'_, Self::Element>, word: usize, to: &mut [Line]);
-    /// Part `part` of line `lines.0 + lines.1` of word `word`, where `lines.0` is a multiple of [`NUMBERS`](Self::NUMBERS).
+    /// Part `part` of line `lines.0 + lines.1` of word `word`, where `lines.0` is even.
     ///
     /// # Safety
     /// The word's tokens must be among the 32, and the line must need no zeros.
@@ -55,7 +58,7 @@ pub(super) trait Words<S: Simd> {
         part: usize,
     ) -> Self::Word;
     /// The words of a query times `scale`.
-    fn query(q: &[f32], scale: f32, to: &mut [Line]);
+    fn query(q: &[f32], scale: f32, to: &mut [f32]);
     /// The words of the weights of a tile's tokens. Returns the sum of the first 16 and the last 16, rounded as the words
     /// are.
     fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F;
@@ -71,7 +74,7 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     type Word = S::Part;
     const NUMBERS: usize = 1;
     const FEW: usize = D::WALKS.saturating_mul(S::QUERIES);
-    const SQUARES: usize = 2;
+    const SQUARES: usize = 1;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
@@ -95,32 +98,19 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
 
     #[inline(always)]
     fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut [Square]) {
-        if let ([low, high], Some(rows)) = (&mut *to, stored_bf16::<D>(keys, first, square * LANES)) {
-            let mut pairs: Square = [[0.0; LANES]; LANES];
-            S::transpose(&rows, &mut pairs);
-            let columns = low.as_chunks_mut::<2>().0.iter_mut().chain(high.as_chunks_mut().0);
-            return pairs.iter().zip(columns).for_each(|(pairs, [even, odd])| {
-                for lane in 0..LANES {
-                    even[lane] = f32::from_bits(pairs[lane].to_bits() << 16);
-                    odd[lane] = f32::from_bits(pairs[lane].to_bits() & 0xffff_0000);
-                }
-            });
+        let [to] = to else { unreachable!("one square at a time") };
+        if let Some(rows) = stored_f32::<D>(keys, first, square * LANES) {
+            return S::transpose(&rows, to);
         }
-        for (square, to) in (square..).zip(to) {
-            if let Some(rows) = stored_f32::<D>(keys, first, square * LANES) {
-                S::transpose(&rows, to);
-                continue;
-            }
-            let mut widened = [Line([0.0; LANES]); LANES];
-            for (i, line) in widened.iter_mut().enumerate() {
-                S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
-            }
-            let mut rows = [widened[0].u16s(); LANES];
-            for (line, row) in widened.iter().zip(&mut rows) {
-                *row = line.u16s();
-            }
-            S::transpose(&rows, to);
+        let mut widened = [Line([0.0; LANES]); LANES];
+        for (i, line) in widened.iter_mut().enumerate() {
+            S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
         }
+        let mut rows = [widened[0].u16s(); LANES];
+        for (line, row) in widened.iter().zip(&mut rows) {
+            *row = line.u16s();
+        }
+        S::transpose(&rows, to);
     }
 
     #[inline(always)]
@@ -136,8 +126,8 @@ impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn query(q: &[f32], scale: f32, to: &mut [Line]) {
-        floats_mut(to).iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
+    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
+        to.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
     }
 
     #[inline(always)]
@@ -163,16 +153,6 @@ fn stored_f32<'a, D: KvFormat>(keys: &TokenRows<'a, D::Element>, first: usize, d
     Some(rows)
 }
 
-/// The 32 dimensions from `dim` on of 16 keys from token `first` on, where they are stored as bf16.
-#[inline(always)]
-fn stored_bf16<'a, D: KvFormat>(keys: &TokenRows<'a, D::Element>, first: usize, dim: usize) -> Option<Rows<'a>> {
-    let mut rows = [&[0; PAIRS]; LANES];
-    for (i, row) in rows.iter_mut().enumerate() {
-        *row = D::as_bf16(keys.get(first + i))?[..keys.head_dim].get(dim..)?.first_chunk()?;
-    }
-    Some(rows)
-}
-
 /// Line `line` of a row, widened, then zeros.
 #[inline(always)]
 fn line_of<S: Simd, D: KvFormat>(rows: &TokenRows<'_, D::Element>, token: usize, line: usize) -> S::F {
@@ -185,6 +165,112 @@ fn line_of<S: Simd, D: KvFormat>(rows: &TokenRows<'_, D::Element>, token: usize,
         *lane = D::element(row, head_dim, dim);
     }
     S::load(&lanes)
+}
+
+/// Room for 32 dimensions of 16 keys.
+type Padded = [[u16; PAIRS]; LANES];
+
+/// The 32 dimensions from `start` on of 16 keys, zeros behind the last. Panics unless there are 16 tokens from `first` on,
+/// and one of their dimensions among these.
+#[inline(always)]
+fn rows_of<'a>(keys: &TokenRows<'a, u16>, first: usize, start: usize, padded: &'a mut MaybeUninit<Padded>) -> Rows<'a> {
+    assert!(first + LANES <= TILE);
+    if start + PAIRS <= keys.head_dim {
+        let mut rows = [&[0; PAIRS]; LANES];
+        for (i, row) in rows.iter_mut().enumerate() {
+            // SAFETY: by the assertion, and these are dimensions of a row.
+            *row = unsafe { keys.chunk(first + i, start) };
+        }
+        return rows;
+    }
+    let padded = padded.write([[0; PAIRS]; LANES]);
+    for (i, row) in padded.iter_mut().enumerate() {
+        let rest = &keys.get(first + i)[start..keys.head_dim];
+        row[..rest.len()].copy_from_slice(rest);
+    }
+    padded.each_ref()
+}
+
+/// bf16, widened to f32: of each 32 dimensions the even ones in one line, the odd ones in the next.
+pub(super) struct Widened;
+
+impl<S: Simd> Words<S> for Widened {
+    type Element = <Bf16 as KvFormat>::Element;
+    type Word = S::Part;
+    const NUMBERS: usize = 1;
+    const FEW: usize = S::QUERIES;
+    const SQUARES: usize = 2;
+
+    #[inline(always)]
+    fn lines(head_dim: usize) -> usize {
+        2 * head_dim.div_ceil(PAIRS)
+    }
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::Part {
+        S::splat_part(word)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, part: usize) -> S::Part {
+        S::load_part(&line.0, part)
+    }
+
+    #[inline(always)]
+    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
+        S::fma_part(a, b, sum)
+    }
+
+    #[inline(always)]
+    fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
+        let to = to.as_mut_array().expect("two squares at a time");
+        S::transpose_bf16(&rows_of(keys, first, square * LANES, &mut MaybeUninit::uninit()), to);
+    }
+
+    #[inline(always)]
+    fn values(values: &TokenRows<'_, u16>, word: usize, to: &mut [Line]) {
+        let row = &values.get(word)[..values.head_dim];
+        for (row, both) in row.chunks(PAIRS).zip(to.as_chunks_mut::<2>().0) {
+            let mut padded = [0; PAIRS];
+            let numbers = row.as_array().unwrap_or_else(|| {
+                padded[..row.len()].copy_from_slice(row);
+                &padded
+            });
+            for half in 0..2 {
+                for part in 0..S::PARTS {
+                    S::store_part(S::load_part_bf16(numbers, part, half), &mut both[half].0, part);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stored(values: &TokenRows<'_, u16>, word: usize, lines: (usize, usize), part: usize) -> S::Part {
+        // SAFETY: by this function's contract.
+        let numbers = unsafe { values.chunk(word, lines.0 * LANES + lines.1 / 2 * PAIRS) };
+        S::load_part_bf16(numbers, part, lines.1 % 2)
+    }
+
+    #[inline(always)]
+    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
+        to.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
+    }
+
+    #[inline(always)]
+    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
+        S::store(low, &mut to[0].0);
+        S::store(high, &mut to[1].0);
+        S::add(low, high)
+    }
+
+    #[inline(always)]
+    fn dims(sums: &[Line], out: &mut [f32]) {
+        for (both, out) in sums.as_chunks::<2>().0.iter().zip(out.chunks_mut(PAIRS)) {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = both[i % 2].0[i / 2];
+            }
+        }
+    }
 }
 
 /// Two bf16.
@@ -220,22 +306,7 @@ impl<S: Simd> Words<S> for Pairs {
     #[inline(always)]
     fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
         let [to] = to else { unreachable!("one square at a time") };
-        let (start, end) = (square * PAIRS, (square + 1) * PAIRS);
-        if end <= keys.head_dim {
-            let mut rows = [&[0; PAIRS]; LANES];
-            assert!(first + LANES <= TILE);
-            for (i, row) in rows.iter_mut().enumerate() {
-                // SAFETY: by the assertion, and `end` is within a row.
-                *row = unsafe { keys.chunk(first + i, start) };
-            }
-            return S::transpose(&rows, to);
-        }
-        let mut padded = [[0; PAIRS]; LANES];
-        for (i, row) in padded.iter_mut().enumerate() {
-            let rest = &keys.get(first + i)[start..];
-            row[..rest.len()].copy_from_slice(rest);
-        }
-        S::transpose(&padded.each_ref(), to);
+        S::transpose(&rows_of(keys, first, square * PAIRS, &mut MaybeUninit::uninit()), to);
     }
 
     #[inline(always)]
@@ -267,11 +338,14 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn query(q: &[f32], scale: f32, to: &mut [Line]) {
-        for (q, to) in q.chunks(PAIRS).zip(to) {
+    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
+        for (q, to) in q.chunks(PAIRS).zip(to.chunks_mut(LANES)) {
             let mut lines = [[0.0; LANES]; 2];
             lines.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
-            *to.u16s_mut() = S::round_bf16(S::load(&lines[0]), S::load(&lines[1]));
+            let rounded = S::round_bf16(S::load(&lines[0]), S::load(&lines[1]));
+            for (to, pair) in to.iter_mut().zip(rounded.as_chunks::<2>().0) {
+                *to = f32::from_bits(u32::from(pair[0]) | u32::from(pair[1]) << 16);
+            }
         }
     }
 
