@@ -321,10 +321,9 @@ impl<E: Plain> HeadRows<'_, E> {
         self.address(slot).cast()
     }
 
-    /// Asks for the key of `slot`, and for its value, into the second-level cache.
+    /// Asks for the key of `slot`, and for its value, line by line.
     #[inline(always)]
-    pub fn prefetch<S: Simd>(&self, slot: u32) {
-        let ask = S::prefetch_far;
+    pub fn prefetch(&self, slot: u32, ask: impl Fn(*const u8)) {
         let (key, bytes) = (self.address(slot), self.len * size_of::<E>());
         for row in [key, key.wrapping_add(self.value * size_of::<E>())] {
             ask(row);

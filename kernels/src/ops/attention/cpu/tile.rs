@@ -7,7 +7,8 @@
 //! the price of a shift or a shuffle. (q8_0 costs as much to widen as it saves.)
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
-//! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10.
+//! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10. Some
+//! formats' are asked for again one ahead, into the first-level cache.
 //! Requests are spread over all of a tile's work, since a core holds only so many: one or two tokens at a time, between
 //! words. Four or eight between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading added
 //! up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long.
@@ -45,39 +46,69 @@ pub(super) struct Gathered<'t, 'a, E> {
     pub next: Next<'a, E>,
 }
 
-/// The tile two ahead, asked for bit by bit between other work: the processor takes only so many requests at a time.
+/// Tiles that come, asked for bit by bit between other work: the processor takes only so many requests at a time.
 pub(super) struct Next<'a, E> {
-    /// What is left of its slots in the context, as far as it goes, and the head that has them.
+    /// The tile two ahead, for the second-level cache.
+    far: Asked<'a, E>,
+    /// The next one, which should be there, for the first-level cache.
+    near: Asked<'a, E>,
+}
+
+/// What is left to ask for of a tile.
+struct Asked<'a, E> {
+    /// Its slots in the context, as far as it goes.
     slots: std::slice::Iter<'a, u32>,
+    /// The head that has them.
     rows: HeadRows<'a, E>,
 }
 
-impl<'a, E: Plain> Next<'a, E> {
-    /// The tile two behind the one at `first`. Behind the context's end, which was just written, it is one of the next
-    /// head's, whose task is the thread's next.
+impl<'a, E: Plain> Asked<'a, E> {
+    /// The tile at `first`. Behind the context's end, which was just written, it is one of the next head's, whose task is
+    /// the thread's next.
     #[inline(always)]
-    pub fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Self {
-        let (context, first) = (block.seq.context, first + 2 * TILE);
-        let part = |first: usize| &context[first.min(context.len())..context.len().min(first + TILE)];
-        let head = block.kv_head + 1;
+    fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Self {
+        let (context, head) = (block.seq.context, block.kv_head + 1);
+        let part = |first: usize| context[first.min(context.len())..context.len().min(first + TILE)].iter();
         if first < context.len() || head == block.kv.shape().heads {
-            return Self { slots: part(first).iter(), rows };
+            return Self { slots: part(first), rows };
         }
         let behind = (first - context.len()) / TILE * TILE;
-        Self { slots: part(block.first_tile() + behind).iter(), rows: block.kv.rows(head) }
+        Self { slots: part(block.first_tile() + behind), rows: block.kv.rows(head) }
     }
 
-    /// The key of one more token, if there is one, to be asked for by the caller.
+    /// The key of one more token.
     #[inline(always)]
-    pub fn key(&mut self) -> Option<*const E> {
+    fn key(&mut self) -> Option<*const E> {
         self.slots.next().map(|slot| self.rows.key(*slot))
     }
+}
 
-    /// Asks for `tokens` more, or all that are left.
+impl<'a, E: Plain> Next<'a, E> {
+    /// The tiles behind the one at `first`.
     #[inline(always)]
-    pub fn ask<S: Simd>(&mut self, tokens: usize) {
-        for slot in self.slots.by_ref().take(tokens) {
-            self.rows.prefetch::<S>(*slot);
+    pub fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Self {
+        Self { far: Asked::new(block, rows, first + 2 * TILE), near: Asked::new(block, rows, first + TILE) }
+    }
+
+    /// The key of one more token two tiles ahead, if there is one, to be asked for by the caller.
+    #[inline(always)]
+    pub fn far_key(&mut self) -> Option<*const E> {
+        self.far.key()
+    }
+
+    /// Asks for `tokens` more of the tile two ahead, or all that are left.
+    #[inline(always)]
+    pub fn ask_far<S: Simd>(&mut self, tokens: usize) {
+        for slot in self.far.slots.by_ref().take(tokens) {
+            self.far.rows.prefetch(*slot, |address| S::prefetch_far(address));
+        }
+    }
+
+    /// Asks for one more token of the next tile.
+    #[inline(always)]
+    pub fn ask_near<S: Simd>(&mut self) {
+        if let Some(slot) = self.near.slots.next() {
+            self.near.rows.prefetch(*slot, |address| S::prefetch(address));
         }
     }
 }
@@ -198,7 +229,7 @@ impl Tile {
                 // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of them.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [Square]) };
                 W::columns(&stored, half * LANES, at * W::SQUARES, to);
-                next.ask::<S>(SOME);
+                next.ask_far::<S>(SOME);
             }
         }
         // SAFETY: with 32 tokens every line was just written; what is left out with fewer, `zeroed` wrote.
@@ -217,7 +248,7 @@ impl Tile {
                 W::values(&stored, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
             }
             if word * W::NUMBERS % SOME == 0 {
-                next.ask::<S>(1);
+                next.ask_far::<S>(1);
             }
         }
         // SAFETY: as for the keys.

@@ -125,7 +125,7 @@ impl<'a, D: CopyAsBf16, const L: usize> Coming<'a, D, L> {
         let dims = if FULL { L * NUMBERS } else { self.head_dim };
         let [even, odd] = [2 * pair, 2 * pair + 1];
         let keys = [rows.key(self.slots[even]), rows.key(self.slots[odd])];
-        let asked = [self.next.key().unwrap_or(keys[0]), self.next.key().unwrap_or(keys[1])];
+        let asked = [self.next.far_key().unwrap_or(keys[0]), self.next.far_key().unwrap_or(keys[1])];
         let to_keys = self.to.as_mut_ptr().cast::<Line>();
         let to_values = to_keys.wrapping_add(TILE * L + pair * 2 * L).cast::<__m512i>();
         let to_keys = [to_keys.wrapping_add(pair * L), to_keys.wrapping_add((ROWS + pair) * L)];
