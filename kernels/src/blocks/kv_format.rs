@@ -78,39 +78,19 @@ fn widen<D: KvFormat>(row: &[u8], out: &mut [f32]) {
 pub(crate) trait KvFormat {
     /// What a row is a slice of.
     type Element: Plain;
-    /// Walks over values that may widen them, each for itself, for less than it takes to keep them widened.
-    const WALKS: usize;
 
     /// Dimension `dim` of a row of `dims`.
     fn element(row: &[Self::Element], dims: usize, dim: usize) -> f32;
-    /// The 16 dimensions from `dim` on. Within a block of 32, where there are blocks.
-    fn lanes<S: Simd>(row: &[Self::Element], dims: usize, dim: usize) -> S::F;
-    /// The row, if it is f32 as it is stored.
-    #[inline(always)]
-    fn as_f32(_row: &[Self::Element]) -> Option<&[f32]> {
-        None
-    }
 }
 
 pub(crate) struct F32;
 
 impl KvFormat for F32 {
     type Element = f32;
-    const WALKS: usize = usize::MAX;
 
     #[inline(always)]
     fn element(row: &[f32], _dims: usize, dim: usize) -> f32 {
         row[dim]
-    }
-
-    #[inline(always)]
-    fn lanes<S: Simd>(row: &[f32], _dims: usize, dim: usize) -> S::F {
-        S::load(row[dim..].first_chunk().expect("dimensions of the row"))
-    }
-
-    #[inline(always)]
-    fn as_f32(row: &[f32]) -> Option<&[f32]> {
-        Some(row)
     }
 }
 
@@ -118,26 +98,21 @@ pub(crate) struct Bf16;
 
 impl KvFormat for Bf16 {
     type Element = u16;
-    const WALKS: usize = 1;
 
     #[inline(always)]
     fn element(row: &[u16], _dims: usize, dim: usize) -> f32 {
         f32::from_bits(u32::from(row[dim]) << 16)
-    }
-
-    #[inline(always)]
-    fn lanes<S: Simd>(row: &[u16], _dims: usize, dim: usize) -> S::F {
-        S::load_bf16(row[dim..].first_chunk().expect("dimensions of the row"))
     }
 }
 
 pub(crate) struct Q8_0;
 
 impl Q8_0 {
+    /// The scale of block `block` of a row of `dims`. Panics if the row does not have it.
     #[inline(always)]
-    fn scale(row: &[u8], dims: usize, dim: usize) -> f32 {
-        let at = dims.next_multiple_of(2) + 2 * (dim / BLOCK);
-        let bits = u16::from_ne_bytes([row[at], row[at + 1]]);
+    pub fn scale(row: &[u8], dims: usize, block: usize) -> f32 {
+        let at = dims.next_multiple_of(2) + 2 * block;
+        let bits = u16::from_ne_bytes(*row[at..].first_chunk().expect("the bytes of a scale"));
         // Exact for what is stored, which has no sign, infinity or NaN; the library's conversion asks the processor what
         // it has at every call.
         const EXPONENTS_APART: f32 = f32::from_bits(0x7780_0000);
@@ -147,17 +122,10 @@ impl Q8_0 {
 
 impl KvFormat for Q8_0 {
     type Element = u8;
-    const WALKS: usize = 0;
 
     #[inline(always)]
     fn element(row: &[u8], dims: usize, dim: usize) -> f32 {
-        (f32::from(row[dim]) - 128.0) * Self::scale(row, dims, dim)
-    }
-
-    #[inline(always)]
-    fn lanes<S: Simd>(row: &[u8], dims: usize, dim: usize) -> S::F {
-        let quants = row[dim..].first_chunk().expect("dimensions of the row");
-        S::mul(S::sub(S::load_u8(quants), S::splat(128.0)), S::splat(Self::scale(row, dims, dim)))
+        (f32::from(row[dim]) - 128.0) * Self::scale(row, dims, dim / BLOCK)
     }
 }
 

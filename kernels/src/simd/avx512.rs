@@ -70,6 +70,29 @@ fn widen(words: __m512, half: usize) -> __m512 {
     }
 }
 
+/// Quarter `quarter` of each row, 16 bytes.
+#[inline(always)]
+fn quarters(rows: &Rows<'_>, quarter: usize) -> [*const u8; LANES] {
+    let mut quarters = [std::ptr::null(); LANES];
+    for (to, row) in quarters.iter_mut().zip(rows) {
+        *to = row.as_chunks::<8>().0[quarter].as_ptr().cast();
+    }
+    quarters
+}
+
+/// A power of two of which one is the 2^15th part: an f32's second byte counts what is above it.
+const ABOVE: f32 = 32_768.0;
+
+/// [`ABOVE`] and as much more as a byte says: the one of the 16 beside it that the second byte of a lane's `order` names.
+#[inline(always)]
+fn above(bytes: __m512i, order: __m512i) -> __m512 {
+    // SAFETY: called only inside `run` and `run_bf16`, so the processor has AVX-512.
+    unsafe {
+        let above = _mm512_castps_si512(_mm512_set1_ps(ABOVE));
+        _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(above, 0x2222_2222_2222_2222, bytes, order))
+    }
+}
+
 impl<const BF16: bool> Simd for Avx512<BF16> {
     type F = __m512;
     type Part = __m512;
@@ -228,8 +251,8 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn transpose(from: &Rows<'_>, to: &mut Square) {
         for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: AVX-512 as above, and 16 columns are four times four.
-            let columns = unsafe { super::transpose::avx512(from, 4 * i) };
+            // SAFETY: AVX-512 as above.
+            let columns = unsafe { super::transpose::avx512(&quarters(from, i)) };
             for (column, to) in columns.into_iter().zip(to) {
                 Self::store(column, to);
             }
@@ -238,8 +261,8 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn transpose_bf16(from: &Rows<'_>, to: &mut [Square; 2]) {
         for (i, to) in to.as_flattened_mut().as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: AVX-512 as above, and 16 columns of pairs are four times four.
-            let columns = unsafe { super::transpose::avx512(from, 4 * i) };
+            // SAFETY: AVX-512 as above.
+            let columns = unsafe { super::transpose::avx512(&quarters(from, i)) };
             for (pairs, to) in columns.into_iter().zip(to.as_chunks_mut::<2>().0) {
                 Self::store(widen(pairs, 0), &mut to[0]);
                 Self::store(widen(pairs, 1), &mut to[1]);
@@ -276,6 +299,28 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
             let mut quants = [0; 2 * LANES];
             _mm256_storeu_si256(quants.as_mut_ptr().cast(), both);
             quants
+        }
+    }
+    #[inline(always)]
+    fn transpose_scaled(from: &[&[u8; 2 * LANES]; LANES], scales: &[f32; LANES], to: &mut [Square; 2]) {
+        let scales = Self::load(scales);
+        let less = Self::mul(scales, Self::splat(-(ABOVE + 128.0)));
+        for (i, to) in to.as_flattened_mut().as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            let mut rows = [std::ptr::null(); LANES];
+            for (row, from) in rows.iter_mut().zip(from) {
+                *row = from.as_chunks::<LANES>().0[i].as_ptr();
+            }
+            // SAFETY: AVX-512 as above; there are 16 bytes in each half of a row.
+            unsafe {
+                let columns = super::transpose::avx512(&rows);
+                for (column, to) in columns.into_iter().zip(to.as_chunks_mut::<4>().0) {
+                    for (byte, to) in to.iter_mut().enumerate() {
+                        let order = _mm512_set4_epi32(0x0c00, 0x0800, 0x0400, 0x0000);
+                        let order = _mm512_add_epi32(order, _mm512_set1_epi32((byte as i32) << 8));
+                        Self::store(Self::fma(above(_mm512_castps_si512(column), order), scales, less), to);
+                    }
+                }
+            }
         }
     }
     #[inline(always)]

@@ -189,6 +189,26 @@ pub(crate) trait Simd: int8::Int8 + Sized {
         }
         sums
     }
+    /// 16 bytes less 128, times `scale`, which must have 11 bits at most.
+    #[inline(always)]
+    fn scaled(from: &[u8; LANES], scale: f32) -> Self::F {
+        Self::fma(Self::load_u8(from), Self::splat(scale), Self::splat(-128.0 * scale))
+    }
+    /// Rows of 32 bytes to columns, less 128, times the row's scale, which must have 11 bits at most.
+    #[inline(always)]
+    fn transpose_scaled(from: &[&[u8; 2 * LANES]; LANES], scales: &[f32; LANES], to: &mut [Square; 2]) {
+        for (half, to) in to.iter_mut().enumerate() {
+            let mut scaled = [Line([0.0; LANES]); LANES];
+            for ((from, scale), Line(scaled)) in from.iter().zip(scales).zip(&mut scaled) {
+                Self::store(Self::scaled(&from.as_chunks().0[half], *scale), scaled);
+            }
+            let mut rows = [scaled[0].u16s(); LANES];
+            for (line, row) in scaled.iter().zip(&mut rows) {
+                *row = line.u16s();
+            }
+            Self::transpose(&rows, to);
+        }
+    }
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
     /// The same, into the second-level cache.

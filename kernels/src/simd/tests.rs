@@ -121,6 +121,36 @@ fn words_go_where_they_are_said_to_go() {
     }
 }
 
+struct Scaled([[u8; 2 * LANES]; LANES], [f32; LANES]);
+
+impl Kernel for Scaled {
+    type Output = ([Square; 2], [f32; LANES]);
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        let (mut columns, mut lanes) = ([[[0.0; LANES]; LANES]; 2], [0.0; LANES]);
+        S::transpose_scaled(&self.0.each_ref(), &self.1, &mut columns);
+        S::store(S::scaled(&self.0.as_flattened().as_chunks().0[3], self.1[1]), &mut lanes);
+        (columns, lanes)
+    }
+}
+
+#[test]
+fn bytes_are_scaled_exactly() {
+    let bytes: [[u8; 2 * LANES]; LANES] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 32 + j * 7) as u8));
+    // Of 11 bits, the least and the greatest that are stored among them.
+    let scales = std::array::from_fn(|i| [1.0, 0.251_708_98, 65_504.0, 5.960_464_5e-8][i % 4] / [1.0, 8.0][i / 4 % 2]);
+    for level in levels() {
+        let (columns, lanes) = dispatch(level, Scaled(bytes, scales));
+        let exact = |byte: u8, scale: f32| ((f64::from(byte) - 128.0) * f64::from(scale)) as f32;
+        for (dim, column) in columns.as_flattened().iter().enumerate() {
+            for (row, got) in column.iter().enumerate() {
+                assert_eq!(*got, exact(bytes[row][dim], scales[row]), "{level} dim {dim} of row {row}");
+            }
+        }
+        assert_eq!(lanes, std::array::from_fn(|i| exact(bytes[1][LANES + i], scales[1])), "{level}");
+    }
+}
+
 /// The greatest of each of N vectors of which only lane `lane` differs from the others.
 struct GreatestOfEach<const N: usize>(usize);
 

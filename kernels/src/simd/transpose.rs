@@ -56,22 +56,21 @@ pub(super) unsafe fn avx2(from: &Rows<'_>, to: &mut Square) {
     }
 }
 
-/// Columns `right ..` of 4, in two rounds of shuffles after loads that put four words of four rows beside each other.
+/// 4 columns of 16 rows of 4 words each, in two rounds of shuffles after loads that put four rows beside each other.
 ///
 /// # Safety
-/// The processor must have AVX-512, and `right` be at most 12.
+/// The processor must have AVX-512, and there must be 16 bytes at each place.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn avx512(from: &Rows<'_>, right: usize) -> [std::arch::x86_64::__m512; 4] {
+pub(super) unsafe fn avx512(from: &[*const u8; LANES]) -> [std::arch::x86_64::__m512; 4] {
     use std::arch::x86_64::*;
-    // SAFETY: AVX-512 by this function's contract; rows are 16 long.
+    // SAFETY: by this function's contract.
     unsafe {
         // Row i with i + 4, i + 8 and i + 12 beside it.
         let mut a = [_mm512_setzero_ps(); 4];
         for i in 0..4 {
-            let at = |row: usize| from[row].as_ptr().add(2 * right).cast();
-            let [first, second] = [_mm_loadu_ps(at(i)), _mm_loadu_ps(at(i + 4))];
-            let [third, fourth] = [_mm_loadu_ps(at(i + 8)), _mm_loadu_ps(at(i + 12))];
+            let [first, second] = [_mm_loadu_ps(from[i].cast()), _mm_loadu_ps(from[i + 4].cast())];
+            let [third, fourth] = [_mm_loadu_ps(from[i + 8].cast()), _mm_loadu_ps(from[i + 12].cast())];
             let low = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(first), second);
             let high = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(third), fourth);
             a[i] = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high);

@@ -1,18 +1,18 @@
 //! What attention multiplies: numbers one at a time, or bf16 in pairs.
 //!
-//! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32, and with [`Widened`] one that
-//! is stored as bf16. With [`Pairs`], for bf16
-//! keys and values where the processor multiplies two bf16 at once, it is two of them: neighbouring dimensions of a key,
-//! or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16 as well, which
-//! changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is not attended
-//! to adds it with weight 0: exactly nothing, as long as its value is finite.
+//! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32, widened from what is stored.
+//! With [`Pairs`], for bf16 keys and values where the processor multiplies two bf16 at once, it is two of them: neighbouring
+//! dimensions of a key, or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16
+//! as well, which changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is
+//! not attended to adds it with weight 0: exactly nothing, as long as its value is finite.
+
+mod singles;
 
 use super::tile::{TILE, TokenRows};
-use super::floats;
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
-use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
-use std::marker::PhantomData;
+use crate::simd::{LANES, Line, Simd, Square};
+pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
 
 /// Numbers of a line of pairs.
@@ -45,8 +45,8 @@ pub(super) trait Words<S: Simd> {
     fn load(line: &Line, part: usize) -> Self::Word;
     /// Adds the products of all numbers of the words.
     fn add_product(a: Self::Word, b: Self::Word, sum: S::Part) -> S::Part;
-    /// 16 words of 16 keys from token `first` on, words to columns, then zeros; as many for each of [`SQUARES`](Self::SQUARES)
-    /// squares, from `square` on.
+    /// 16 words of 16 keys from token `first` on, words to columns, then anything finite; as many for each of
+    /// [`SQUARES`](Self::SQUARES) squares, from `square` on.
     fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
     /// All lines of word `word` of values, then zeros.
     fn values(values: &TokenRows<'_, Self::Element>, word: usize, to: &mut [Line]);
@@ -69,213 +69,29 @@ pub(super) trait Words<S: Simd> {
     fn dims(sums: &[Line], out: &mut [f32]);
 }
 
-/// f32, widened from what is stored.
-pub(super) struct Singles<D>(PhantomData<D>);
-
-impl<S: Simd, D: KvFormat> Words<S> for Singles<D> {
-    type Element = D::Element;
-    type Word = S::Part;
-    const NUMBERS: usize = 1;
-    const FEW: usize = D::WALKS.saturating_mul(S::QUERIES);
-    const SQUARES: usize = 1;
-    const ASKS_NEAR: bool = false;
-
-    #[inline(always)]
-    fn lines(head_dim: usize) -> usize {
-        head_dim.div_ceil(LANES)
-    }
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::Part {
-        S::splat_part(word)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, part: usize) -> S::Part {
-        S::load_part(&line.0, part)
-    }
-
-    #[inline(always)]
-    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
-        S::fma_part(a, b, sum)
-    }
-
-    #[inline(always)]
-    fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut [Square]) {
-        let [to] = to else { unreachable!("one square at a time") };
-        if let Some(rows) = stored_f32::<D>(keys, first, square * LANES) {
-            return S::transpose(&rows, to);
-        }
-        let mut widened = [Line([0.0; LANES]); LANES];
-        for (i, line) in widened.iter_mut().enumerate() {
-            S::store(line_of::<S, D>(keys, first + i, square), &mut line.0);
-        }
-        let mut rows = [widened[0].u16s(); LANES];
-        for (line, row) in widened.iter().zip(&mut rows) {
-            *row = line.u16s();
-        }
-        S::transpose(&rows, to);
-    }
-
-    #[inline(always)]
-    fn values(values: &TokenRows<'_, D::Element>, word: usize, to: &mut [Line]) {
-        for (line, to) in to.iter_mut().enumerate() {
-            S::store(line_of::<S, D>(values, word, line), &mut to.0);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn stored(values: &TokenRows<'_, D::Element>, word: usize, lines: (usize, usize), part: usize) -> S::Part {
-        S::part(D::lanes::<S>(values.get(word), values.head_dim, (lines.0 + lines.1) * LANES), part)
-    }
-
-    #[inline(always)]
-    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
-        to.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
-    }
-
-    #[inline(always)]
-    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
-        S::store(low, &mut to[0].0);
-        S::store(high, &mut to[1].0);
-        S::add(low, high)
-    }
-
-    #[inline(always)]
-    fn dims(sums: &[Line], out: &mut [f32]) {
-        out.copy_from_slice(&floats(sums)[..out.len()]);
-    }
-}
-
-/// The 16 dimensions from `dim` on of 16 keys from token `first` on, where they are stored as f32.
+/// Numbers `start ..` of 32 of 16 tokens' rows, from token `first` on, then zeros. Panics unless there are as many tokens,
+/// and one of the numbers.
 #[inline(always)]
-fn stored_f32<'a, D: KvFormat>(keys: &TokenRows<'a, D::Element>, first: usize, dim: usize) -> Option<Rows<'a>> {
-    let mut rows = [&[0; 2 * LANES]; LANES];
-    for (i, row) in rows.iter_mut().enumerate() {
-        *row = u16s(D::as_f32(keys.get(first + i))?[..keys.head_dim].get(dim..)?.first_chunk()?);
-    }
-    Some(rows)
-}
-
-/// Line `line` of a row, widened, then zeros.
-#[inline(always)]
-fn line_of<S: Simd, D: KvFormat>(rows: &TokenRows<'_, D::Element>, token: usize, line: usize) -> S::F {
-    let (row, head_dim, start) = (rows.get(token), rows.head_dim, line * LANES);
-    if start + LANES <= head_dim {
-        return D::lanes::<S>(row, head_dim, start);
-    }
-    let mut lanes = [0.0; LANES];
-    for (lane, dim) in lanes.iter_mut().zip(start..head_dim) {
-        *lane = D::element(row, head_dim, dim);
-    }
-    S::load(&lanes)
-}
-
-/// Room for 32 dimensions of 16 keys.
-type Padded = [[u16; PAIRS]; LANES];
-
-/// The 32 dimensions from `start` on of 16 keys, zeros behind the last. Panics unless there are 16 tokens from `first` on,
-/// and one of their dimensions among these.
-#[inline(always)]
-fn rows_of<'a>(keys: &TokenRows<'a, u16>, first: usize, start: usize, padded: &'a mut MaybeUninit<Padded>) -> Rows<'a> {
+fn rows_of<'a, T: Plain + Default>(
+    rows: &TokenRows<'a, T>,
+    (first, start): (usize, usize),
+    padded: &'a mut MaybeUninit<[[T; 2 * LANES]; LANES]>,
+) -> [&'a [T; 2 * LANES]; LANES] {
     assert!(first + LANES <= TILE);
-    if start + PAIRS <= keys.head_dim {
-        let mut rows = [&[0; PAIRS]; LANES];
-        for (i, row) in rows.iter_mut().enumerate() {
-            // SAFETY: by the assertion, and these are dimensions of a row.
-            *row = unsafe { keys.chunk(first + i, start) };
+    if start + 2 * LANES <= rows.head_dim {
+        // SAFETY (both): by the assertion, and these are dimensions of a row.
+        let mut found = [unsafe { rows.chunk(first, start) }; LANES];
+        for (i, found) in found.iter_mut().enumerate().skip(1) {
+            *found = unsafe { rows.chunk(first + i, start) };
         }
-        return rows;
+        return found;
     }
-    let padded = padded.write([[0; PAIRS]; LANES]);
-    for (i, row) in padded.iter_mut().enumerate() {
-        let rest = &keys.get(first + i)[start..keys.head_dim];
-        row[..rest.len()].copy_from_slice(rest);
+    let padded = padded.write([[T::default(); 2 * LANES]; LANES]);
+    for (i, to) in padded.iter_mut().enumerate() {
+        let rest = &rows.get(first + i)[start..rows.head_dim];
+        to[..rest.len()].copy_from_slice(rest);
     }
     padded.each_ref()
-}
-
-/// bf16, widened to f32: of each 32 dimensions the even ones in one line, the odd ones in the next.
-pub(super) struct Widened;
-
-impl<S: Simd> Words<S> for Widened {
-    type Element = <Bf16 as KvFormat>::Element;
-    type Word = S::Part;
-    const NUMBERS: usize = 1;
-    const FEW: usize = S::QUERIES;
-    const SQUARES: usize = 2;
-    const ASKS_NEAR: bool = true;
-
-    #[inline(always)]
-    fn lines(head_dim: usize) -> usize {
-        2 * head_dim.div_ceil(PAIRS)
-    }
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::Part {
-        S::splat_part(word)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, part: usize) -> S::Part {
-        S::load_part(&line.0, part)
-    }
-
-    #[inline(always)]
-    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
-        S::fma_part(a, b, sum)
-    }
-
-    #[inline(always)]
-    fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
-        let to = to.as_mut_array().expect("two squares at a time");
-        S::transpose_bf16(&rows_of(keys, first, square * LANES, &mut MaybeUninit::uninit()), to);
-    }
-
-    #[inline(always)]
-    fn values(values: &TokenRows<'_, u16>, word: usize, to: &mut [Line]) {
-        let row = &values.get(word)[..values.head_dim];
-        for (row, both) in row.chunks(PAIRS).zip(to.as_chunks_mut::<2>().0) {
-            let mut padded = [0; PAIRS];
-            let numbers = row.as_array().unwrap_or_else(|| {
-                padded[..row.len()].copy_from_slice(row);
-                &padded
-            });
-            for half in 0..2 {
-                for part in 0..S::PARTS {
-                    S::store_part(S::load_part_bf16(numbers, part, half), &mut both[half].0, part);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn stored(values: &TokenRows<'_, u16>, word: usize, lines: (usize, usize), part: usize) -> S::Part {
-        // SAFETY: by this function's contract.
-        let numbers = unsafe { values.chunk(word, lines.0 * LANES + lines.1 / 2 * PAIRS) };
-        S::load_part_bf16(numbers, part, lines.1 % 2)
-    }
-
-    #[inline(always)]
-    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
-        to.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
-    }
-
-    #[inline(always)]
-    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
-        S::store(low, &mut to[0].0);
-        S::store(high, &mut to[1].0);
-        S::add(low, high)
-    }
-
-    #[inline(always)]
-    fn dims(sums: &[Line], out: &mut [f32]) {
-        for (both, out) in sums.as_chunks::<2>().0.iter().zip(out.chunks_mut(PAIRS)) {
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = both[i % 2].0[i / 2];
-            }
-        }
-    }
 }
 
 /// Two bf16.
@@ -312,7 +128,7 @@ impl<S: Simd> Words<S> for Pairs {
     #[inline(always)]
     fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
         let [to] = to else { unreachable!("one square at a time") };
-        S::transpose(&rows_of(keys, first, square * PAIRS, &mut MaybeUninit::uninit()), to);
+        S::transpose(&rows_of(keys, (first, square * PAIRS), &mut MaybeUninit::uninit()), to);
     }
 
     #[inline(always)]

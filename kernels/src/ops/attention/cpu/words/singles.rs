@@ -1,0 +1,205 @@
+//! f32, widened from what is stored.
+
+use super::{PAIRS, Words, rows_of};
+use crate::blocks::kv_format::{Bf16, F32, KvFormat, Q8_0};
+use crate::ops::attention::cpu::tile::{TILE, TokenRows};
+use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+/// Words that are f32, stored as D.
+pub(in super::super) struct Singles<D>(PhantomData<D>);
+
+/// How to widen a dtype's numbers.
+pub(in super::super) trait Widen: KvFormat {
+    /// As of [`Words`].
+    const SQUARES: usize;
+    /// As of [`Words`].
+    const ASKS_NEAR: bool;
+    /// Groups of queries up to which values are better widened for each.
+    const GROUPS: usize;
+
+    /// Lines of a row.
+    fn lines(head_dim: usize) -> usize {
+        head_dim.div_ceil(LANES)
+    }
+    /// The dimension that lane `lane` of line `line` has.
+    fn dim(line: usize, lane: usize) -> usize {
+        line * LANES + lane
+    }
+    /// As of [`Words`].
+    fn columns<S: Simd>(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
+    /// Part `part` of line `lines.0 + lines.1` of a token, where `lines.0` is even.
+    ///
+    /// # Safety
+    /// The token must be among the 32, and the line must need no zeros.
+    unsafe fn part<S: Simd>(
+        rows: &TokenRows<'_, Self::Element>,
+        token: usize,
+        lines: (usize, usize),
+        part: usize,
+    ) -> S::Part;
+}
+
+impl<S: Simd, D: Widen> Words<S> for Singles<D> {
+    type Element = D::Element;
+    type Word = S::Part;
+    const NUMBERS: usize = 1;
+    const FEW: usize = D::GROUPS.saturating_mul(S::QUERIES);
+    const SQUARES: usize = D::SQUARES;
+    const ASKS_NEAR: bool = D::ASKS_NEAR;
+
+    #[inline(always)]
+    fn lines(head_dim: usize) -> usize {
+        D::lines(head_dim)
+    }
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::Part {
+        S::splat_part(word)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, part: usize) -> S::Part {
+        S::load_part(&line.0, part)
+    }
+
+    #[inline(always)]
+    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
+        S::fma_part(a, b, sum)
+    }
+
+    #[inline(always)]
+    fn columns(keys: &TokenRows<'_, D::Element>, first: usize, square: usize, to: &mut [Square]) {
+        D::columns::<S>(keys, first, square, to);
+    }
+
+    #[inline(always)]
+    fn values(values: &TokenRows<'_, D::Element>, word: usize, to: &mut [Line]) {
+        assert!(word < TILE);
+        let row = values.get(word);
+        for (line, Line(to)) in to.iter_mut().enumerate() {
+            if D::dim(line, LANES - 1) < values.head_dim {
+                for part in 0..S::PARTS {
+                    // SAFETY: by the assertion, and this line's last dimension is there (and, being even, so is the odd one behind it).
+                    let numbers = unsafe { D::part::<S>(values, word, (line & !1, line & 1), part) };
+                    S::store_part(numbers, to, part);
+                }
+                continue;
+            }
+            for (lane, to) in to.iter_mut().enumerate() {
+                let dim = D::dim(line, lane);
+                *to = if dim < values.head_dim { D::element(row, values.head_dim, dim) } else { 0.0 };
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stored(values: &TokenRows<'_, D::Element>, word: usize, lines: (usize, usize), part: usize) -> S::Part {
+        // SAFETY: by this function's contract.
+        unsafe { D::part::<S>(values, word, lines, part) }
+    }
+
+    #[inline(always)]
+    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
+        to.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
+    }
+
+    #[inline(always)]
+    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
+        S::store(low, &mut to[0].0);
+        S::store(high, &mut to[1].0);
+        S::add(low, high)
+    }
+
+    #[inline(always)]
+    fn dims(sums: &[Line], out: &mut [f32]) {
+        for line in 0..sums.len() {
+            for (lane, sum) in sums[line].0.iter().enumerate() {
+                if let Some(out) = out.get_mut(D::dim(line, lane)) {
+                    *out = *sum;
+                }
+            }
+        }
+    }
+}
+
+impl Widen for F32 {
+    const SQUARES: usize = 1;
+    const ASKS_NEAR: bool = false;
+    const GROUPS: usize = usize::MAX;
+
+    #[inline(always)]
+    fn columns<S: Simd>(keys: &TokenRows<'_, f32>, first: usize, square: usize, to: &mut [Square]) {
+        let [to] = to else { unreachable!("one square at a time") };
+        let mut padded = [[0.0; LANES]; LANES];
+        let mut rows: Rows<'_> = [&[0; 2 * LANES]; LANES];
+        for (i, (row, padded)) in rows.iter_mut().zip(&mut padded).enumerate() {
+            let rest = &keys.get(first + i)[square * LANES..keys.head_dim];
+            *row = u16s(rest.first_chunk().unwrap_or_else(|| {
+                padded[..rest.len()].copy_from_slice(rest);
+                padded
+            }));
+        }
+        S::transpose(&rows, to);
+    }
+
+    #[inline(always)]
+    unsafe fn part<S: Simd>(rows: &TokenRows<'_, f32>, token: usize, lines: (usize, usize), part: usize) -> S::Part {
+        // SAFETY: by this function's contract.
+        S::load_part(unsafe { rows.chunk(token, (lines.0 + lines.1) * LANES) }, part)
+    }
+}
+
+/// Of each 32 dimensions the even ones are in one line, and the odd ones in the next.
+impl Widen for Bf16 {
+    const SQUARES: usize = 2;
+    const ASKS_NEAR: bool = true;
+    const GROUPS: usize = 1;
+
+    #[inline(always)]
+    fn lines(head_dim: usize) -> usize {
+        2 * head_dim.div_ceil(PAIRS)
+    }
+
+    #[inline(always)]
+    fn dim(line: usize, lane: usize) -> usize {
+        line / 2 * PAIRS + 2 * lane + line % 2
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd>(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
+        let to = to.as_mut_array().expect("two squares at a time");
+        S::transpose_bf16(&rows_of(keys, (first, square * LANES), &mut MaybeUninit::uninit()), to);
+    }
+
+    #[inline(always)]
+    unsafe fn part<S: Simd>(rows: &TokenRows<'_, u16>, token: usize, lines: (usize, usize), part: usize) -> S::Part {
+        // SAFETY: by this function's contract.
+        S::load_part_bf16(unsafe { rows.chunk(token, lines.0 * LANES + lines.1 / 2 * PAIRS) }, part, lines.1 % 2)
+    }
+}
+
+impl Widen for Q8_0 {
+    const SQUARES: usize = 2;
+    const ASKS_NEAR: bool = false;
+    const GROUPS: usize = 1;
+
+    #[inline(always)]
+    fn columns<S: Simd>(keys: &TokenRows<'_, u8>, first: usize, square: usize, to: &mut [Square]) {
+        let to = to.as_mut_array().expect("two squares at a time");
+        let mut scales = [0.0; LANES];
+        for (i, scale) in scales.iter_mut().enumerate() {
+            *scale = Self::scale(keys.get(first + i), keys.head_dim, square / 2);
+        }
+        let mut padded = MaybeUninit::uninit();
+        S::transpose_scaled(&rows_of(keys, (first, square * LANES), &mut padded), &scales, to);
+    }
+
+    #[inline(always)]
+    unsafe fn part<S: Simd>(rows: &TokenRows<'_, u8>, token: usize, lines: (usize, usize), part: usize) -> S::Part {
+        let scale = Self::scale(rows.get(token), rows.head_dim, lines.0 / 2 + lines.1 / 2);
+        // SAFETY: by this function's contract.
+        S::part(S::scaled(unsafe { rows.chunk(token, (lines.0 + lines.1) * LANES) }, scale), part)
+    }
+}
