@@ -321,16 +321,15 @@ impl<E: Plain> HeadRows<'_, E> {
         self.address(slot).cast()
     }
 
-    /// Asks for the key of `slot`, and for its value, line by line.
+    /// Calls `f` with an address in each cache line of the key of `slot`, or of its value.
     #[inline(always)]
-    pub fn prefetch(&self, slot: u32, ask: impl Fn(*const u8)) {
-        let (key, bytes) = (self.address(slot), self.len * size_of::<E>());
-        for row in [key, key.wrapping_add(self.value * size_of::<E>())] {
-            ask(row);
-            ask(row.wrapping_add(bytes - 1));
-            if bytes > 2 * LINE {
-                (LINE..bytes - 1).step_by(LINE).for_each(|at| ask(row.wrapping_add(at)));
-            }
+    pub fn for_lines(&self, is_value: bool, slot: u32, f: impl Fn(*const u8)) {
+        let (first, bytes) = (if is_value { self.value } else { 0 }, self.len * size_of::<E>());
+        let row = self.address(slot).wrapping_add(first * size_of::<E>());
+        f(row);
+        f(row.wrapping_add(bytes - 1));
+        if bytes > 2 * LINE {
+            (LINE..bytes - 1).step_by(LINE).for_each(|at| f(row.wrapping_add(at)));
         }
     }
 

@@ -7,12 +7,13 @@ use crate::ops::attention::{AttentionShape, MAX_GROUP};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::ops::Range;
 
+/// Dimensions of keys for each of which a key or value of the next tile but one is asked for.
+const KEYS_A_ROW: usize = 4;
+/// The same of tokens' values, which take longer.
+const VALUES_A_ROW: usize = 2;
+
 /// Dimensions of keys for each of which a token of the next tile is asked for.
 const KEYS_A_NEAR_TOKEN: usize = 2;
-/// The same for a token of the next tile but one.
-const KEYS_A_FAR_TOKEN: usize = 8;
-/// The same of tokens' values, which take longer.
-const VALUES_A_FAR_TOKEN: usize = 4;
 
 /// Queries whose sums fit the registers in all parts at once.
 const FEW: usize = 2;
@@ -114,7 +115,7 @@ impl<'a> Queries<'a> {
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
             Values::Stored(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
         }
-        tile.next.ask_far::<S>(TILE);
+        tile.next.ask_far::<S>(2 * TILE);
         N
     }
 
@@ -131,7 +132,7 @@ impl<'a> Queries<'a> {
         let (words, queries) = (self.head_dim / W::NUMBERS, self.totals.len());
         assert!(at + N <= queries && words * queries <= self.q.len());
         for (word, (low, high)) in keys[0][..words].iter().zip(keys[1]).enumerate() {
-            if word % (KEYS_A_FAR_TOKEN / W::NUMBERS) == 0 {
+            if word % (KEYS_A_ROW / W::NUMBERS) == 0 {
                 next.ask_far::<S>(1);
             }
             if W::ASKS_NEAR && word % (KEYS_A_NEAR_TOKEN / W::NUMBERS) == 0 {
@@ -249,7 +250,7 @@ impl<'a> Queries<'a> {
             }
         }
         for word in words {
-            if word % (VALUES_A_FAR_TOKEN / W::NUMBERS) == 0 {
+            if word % (VALUES_A_ROW / W::NUMBERS) == 0 {
                 next.ask_far::<S>(1);
             }
             let mut loaded = [[W::splat(0.0); MOST_PARTS]; B];

@@ -3,15 +3,15 @@
 //! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their
 //! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
 //! token by token, or pair by pair. f32 values are read where they lie: 8 queries and 520 cached tokens take two thirds of the
-//! time on a Xeon. Where one group of queries reads them, bf16 values are not made into words ahead: their use does that for
-//! the price of a shift or a shuffle. (q8_0 costs as much to widen as it saves.)
+//! time on a Xeon. Where one group of queries reads them, bf16 and q8_0 values are not made into words ahead either: their use
+//! does that for the price of one instruction or three.
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10. Some
 //! formats' are asked for again one ahead, into the first-level cache.
-//! Requests are spread over all of a tile's work, since a core holds only so many: one or two tokens at a time, between
-//! words. Four or eight between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading added
-//! up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long.
+//! Requests are spread over all of a tile's work, since a core holds only so many: a key or a value at a time, between
+//! words. Four or eight tokens between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading
+//! added up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long; two f32 tokens at a time, 1.15 times.
 
 use super::words::Words;
 use super::{AttendBlock, MOST_LINES, Scratch};
@@ -22,9 +22,6 @@ use std::ops::Range;
 
 /// Attended tokens of a tile.
 pub(super) const TILE: usize = 2 * LANES;
-
-/// Tokens that are asked for at a time, while keys are laid.
-const SOME: usize = 2;
 
 /// Room for a tile.
 pub(super) struct Tile {
@@ -50,6 +47,8 @@ pub(super) struct Gathered<'t, 'a, E> {
 pub(super) struct Next<'a, E> {
     /// The tile two ahead, for the second-level cache.
     far: Asked<'a, E>,
+    /// The slot of it whose key was asked for and whose value was not yet.
+    half: Option<u32>,
     /// The next one, which should be there, for the first-level cache.
     near: Asked<'a, E>,
 }
@@ -75,40 +74,42 @@ impl<'a, E: Plain> Asked<'a, E> {
         let behind = (first - context.len()) / TILE * TILE;
         Self { slots: part(block.first_tile() + behind), rows: block.kv.rows(head) }
     }
-
-    /// The key of one more token.
-    #[inline(always)]
-    fn key(&mut self) -> Option<*const E> {
-        self.slots.next().map(|slot| self.rows.key(*slot))
-    }
 }
 
 impl<'a, E: Plain> Next<'a, E> {
     /// The tiles behind the one at `first`.
     #[inline(always)]
     pub fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Self {
-        Self { far: Asked::new(block, rows, first + 2 * TILE), near: Asked::new(block, rows, first + TILE) }
+        Self { far: Asked::new(block, rows, first + 2 * TILE), half: None, near: Asked::new(block, rows, first + TILE) }
     }
 
     /// The key of one more token two tiles ahead, if there is one, to be asked for by the caller.
     #[inline(always)]
     pub fn far_key(&mut self) -> Option<*const E> {
-        self.far.key()
+        self.far.slots.next().map(|slot| self.far.rows.key(*slot))
     }
 
-    /// Asks for `tokens` more of the tile two ahead, or all that are left.
+    /// Asks for `rows` more of the tile two ahead, keys and values in turn, or all that are left.
     #[inline(always)]
-    pub fn ask_far<S: Simd>(&mut self, tokens: usize) {
-        for slot in self.far.slots.by_ref().take(tokens) {
-            self.far.rows.prefetch(*slot, |address| S::prefetch_far(address));
+    pub fn ask_far<S: Simd>(&mut self, rows: usize) {
+        for _ in 0..rows {
+            if let Some(slot) = self.half.take() {
+                self.far.rows.for_lines(true, slot, |address| S::prefetch_far(address));
+            } else if let Some(slot) = self.far.slots.next() {
+                self.far.rows.for_lines(false, *slot, |address| S::prefetch_far(address));
+                self.half = Some(*slot);
+            } else {
+                return;
+            }
         }
     }
 
-    /// Asks for one more token of the next tile.
+    /// Asks for the key and the value of one more token of the next tile.
     #[inline(always)]
     pub fn ask_near<S: Simd>(&mut self) {
         if let Some(slot) = self.near.slots.next() {
-            self.near.rows.prefetch(*slot, |address| S::prefetch(address));
+            self.near.rows.for_lines(false, *slot, |address| S::prefetch(address));
+            self.near.rows.for_lines(true, *slot, |address| S::prefetch(address));
         }
     }
 }
@@ -229,7 +230,7 @@ impl Tile {
                 // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of them.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [Square]) };
                 W::columns(&stored, half * LANES, at * W::SQUARES, to);
-                next.ask_far::<S>(SOME);
+                next.ask_far::<S>(2 * W::NUMBERS * W::SQUARES);
             }
         }
         // SAFETY: with 32 tokens every line was just written; what is left out with fewer, `zeroed` wrote.
@@ -247,9 +248,8 @@ impl Tile {
                 // SAFETY: `values` writes all of the lines and reads nothing of them.
                 W::values(&stored, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
             }
-            if word * W::NUMBERS % SOME == 0 {
-                next.ask_far::<S>(1);
-            }
+            next.ask_far::<S>(W::NUMBERS);
+            if false {}
         }
         // SAFETY: as for the keys.
         let kept = Kept { lines: unsafe { values.written() }, stride: *lines };
