@@ -70,14 +70,15 @@ fn widen(words: __m512, half: usize) -> __m512 {
     }
 }
 
-/// Quarter `quarter` of each row, 16 bytes.
+/// Where the 16 bytes of number `piece` of each row are.
 #[inline(always)]
-fn quarters(rows: &Rows<'_>, quarter: usize) -> [*const u8; LANES] {
-    let mut quarters = [std::ptr::null(); LANES];
-    for (to, row) in quarters.iter_mut().zip(rows) {
-        *to = row.as_chunks::<8>().0[quarter].as_ptr().cast();
+fn pieces<T>(rows: &[&[T; 2 * LANES]; LANES], piece: usize) -> [*const u8; LANES] {
+    assert!((piece + 1) * 16 <= size_of::<[T; 2 * LANES]>());
+    let mut pieces = [std::ptr::null(); LANES];
+    for (to, row) in pieces.iter_mut().zip(rows) {
+        *to = row.as_ptr().cast::<u8>().wrapping_add(16 * piece);
     }
-    quarters
+    pieces
 }
 
 /// A power of two of which one is the 2^15th part: an f32's second byte counts what is above it.
@@ -252,7 +253,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     fn transpose(from: &Rows<'_>, to: &mut Square) {
         for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             // SAFETY: AVX-512 as above.
-            let columns = unsafe { super::transpose::avx512(&quarters(from, i)) };
+            let columns = unsafe { super::transpose::avx512(&pieces(from, i)) };
             for (column, to) in columns.into_iter().zip(to) {
                 Self::store(column, to);
             }
@@ -262,7 +263,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     fn transpose_bf16(from: &Rows<'_>, to: &mut [Square; 2]) {
         for (i, to) in to.as_flattened_mut().as_chunks_mut::<8>().0.iter_mut().enumerate() {
             // SAFETY: AVX-512 as above.
-            let columns = unsafe { super::transpose::avx512(&quarters(from, i)) };
+            let columns = unsafe { super::transpose::avx512(&pieces(from, i)) };
             for (pairs, to) in columns.into_iter().zip(to.as_chunks_mut::<2>().0) {
                 Self::store(widen(pairs, 0), &mut to[0]);
                 Self::store(widen(pairs, 1), &mut to[1]);
@@ -306,13 +307,9 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         let scales = Self::load(scales);
         let less = Self::mul(scales, Self::splat(-(ABOVE + 128.0)));
         for (i, to) in to.as_flattened_mut().as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let mut rows = [std::ptr::null(); LANES];
-            for (row, from) in rows.iter_mut().zip(from) {
-                *row = from.as_chunks::<LANES>().0[i].as_ptr();
-            }
-            // SAFETY: AVX-512 as above; there are 16 bytes in each half of a row.
+            // SAFETY: AVX-512 as above.
             unsafe {
-                let columns = super::transpose::avx512(&rows);
+                let columns = super::transpose::avx512(&pieces(from, i));
                 for (column, to) in columns.into_iter().zip(to.as_chunks_mut::<4>().0) {
                     for (byte, to) in to.iter_mut().enumerate() {
                         let order = _mm512_set4_epi32(0x0c00, 0x0800, 0x0400, 0x0000);

@@ -7,8 +7,9 @@
 //! does that for the price of one instruction or three.
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
-//! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10. Some
-//! formats' are asked for again one ahead, into the first-level cache.
+//! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10. Where
+//! `Words::ASKS_NEAR` says so, they are asked for again one ahead, into the first-level cache.
+//!
 //! Requests are spread over all of a tile's work, since a core holds only so many: a key or a value at a time, between
 //! words. Four or eight tokens between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading
 //! added up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long; two f32 tokens at a time, 1.15 times.
@@ -208,7 +209,7 @@ impl Tile {
 
     /// Takes in a part of `row`'s list: makes words of the keys, and of the values if they are kept.
     #[inline(always)]
-    pub fn gather<'t, 'a, S: Simd, W: Words<S>>(
+    pub fn gather<'t, 'a: 't, S: Simd, W: Words<S>>(
         &'t mut self,
         block: &AttendBlock<'a>,
         row: usize,
@@ -249,7 +250,6 @@ impl Tile {
                 W::values(&stored, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
             }
             next.ask_far::<S>(W::NUMBERS);
-            if false {}
         }
         // SAFETY: as for the keys.
         let kept = Kept { lines: unsafe { values.written() }, stride: *lines };

@@ -81,7 +81,8 @@ impl<S: Simd, D: Widen> Words<S> for Singles<D> {
         for (line, Line(to)) in to.iter_mut().enumerate() {
             if D::dim(line, LANES - 1) < values.head_dim {
                 for part in 0..S::PARTS {
-                    // SAFETY: by the assertion, and this line's last dimension is there (and, being even, so is the odd one behind it).
+                    // SAFETY: by the assertion, and this line's last dimension is there; where evens are apart from odds, its
+                    // neighbour's is as well, since a head has an even number of them.
                     let numbers = unsafe { D::part::<S>(values, word, (line & !1, line & 1), part) };
                     S::store_part(numbers, to, part);
                 }
