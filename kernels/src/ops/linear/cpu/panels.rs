@@ -5,11 +5,12 @@
 //! integers. A span of weights stays in the first-level cache while inputs pass over it, in chunks of N that share each loaded
 //! quad; a band stays in the second-level one while the next inputs pass.
 //!
-//! The first inputs ask for the spans to come, each of two chunks for its share, so that memory is as busy all the time: on
-//! Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. The first-level cache is asked for the next span, the
-//! second, which can wait for more lines at once, for the one after that: on Emerald Rapids a tenth faster than one of them
-//! alone. (On Zen 5 the first alone was up to a twentieth faster than the second alone.) Asks close to their use, quad by quad
-//! in every chunk, made 16 inputs half as long again.
+//! The first inputs ask for the spans to come, each of two chunks for its half, so that memory is as busy all the time: on
+//! Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. A half is one piece, line after line: a processor that
+//! fetches neighbours would fetch both of two interleaved shares while the first is asked for (see `columns.rs`). The
+//! first-level cache is asked for the next span, the second, which can wait for more lines at once, for the one after that: on
+//! Emerald Rapids a tenth faster than one of them alone. (On Zen 5 the first alone was up to a twentieth faster than the second
+//! alone.) Asks close to their use, quad by quad in every chunk, made 16 inputs half as long again.
 
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
@@ -311,7 +312,9 @@ impl WeightBlock<'_> {
             }
         }
         let mut ints = [S::splat_i32(0); N];
-        let asked = [2 * (chunk % PARTS), 2 * (chunk % PARTS) + 1].map(|at| at * pair_lines(Q) / (2 * PARTS));
+        // Its share lies in one piece, and is asked for at the pace of the walk.
+        let mut asked = pairs.as_ptr().cast::<u8>().wrapping_add(chunk % PARTS * size_of_val(pairs) / PARTS);
+        let asks = pair_lines(Q).div_ceil(PARTS);
         let together = if T::SUPERS > 0 { SUPER / 2 } else { SPAN / 2 };
         let mut super_block = 0;
         // Few instructions but the dots: counting blocks and lines for every block took 8 rows of q8_0 a tenth longer.
@@ -323,14 +326,14 @@ impl WeightBlock<'_> {
             let (these, other) = pairs.split_at(together.min(pairs.len()));
             let (theirs, others) = inputs.split_at(these.len() * 2 * per_block);
             for (pair, inputs) in these.iter().zip(theirs.chunks_exact(2 * per_block)) {
-                let from = (&raw const *pair).cast::<Line>();
                 let (first, second) = inputs.split_at(per_block);
-                ask::<S>(from.wrapping_add(asked[0]), pair_lines(Q).div_ceil(2 * PARTS), ahead);
+                ask::<S>(asked, asks.div_ceil(2), ahead);
                 let block = Block { supers, meta: &pair.meta[0], quads: &pair.quads[0] };
                 T::add(&block, first, &mut ints, &mut sums);
-                ask::<S>(from.wrapping_add(asked[1]), pair_lines(Q).div_ceil(2 * PARTS), ahead);
+                ask::<S>(asked.wrapping_add(asks.div_ceil(2) * size_of::<Line>()), asks / 2, ahead);
                 let block = Block { supers, meta: &pair.meta[1], quads: &pair.quads[1] };
                 T::add(&block, second, &mut ints, &mut sums);
+                asked = asked.wrapping_add(size_of::<Pair<Q>>() / PARTS);
             }
             T::end(supers, these, theirs, &mut ints, &mut sums);
             (pairs, inputs) = (other, others);
@@ -351,9 +354,9 @@ const fn pair_lines(quads: usize) -> usize {
 
 /// Asks for what lies as these lines do, in the next span of so many bytes and in the one after it.
 #[inline(always)]
-fn ask<S: Simd>(from: *const Line, lines: usize, span: usize) {
+fn ask<S: Simd>(from: *const u8, lines: usize, span: usize) {
     for line in 0..lines {
-        let line = from.wrapping_add(line).cast::<u8>();
+        let line = from.wrapping_add(line * size_of::<Line>());
         S::prefetch(line.wrapping_add(span));
         S::prefetch_far(line.wrapping_add(2 * span));
     }
