@@ -108,7 +108,8 @@ impl WeightBlock<'_> {
         if N > S::COLUMN_ROWS {
             return;
         }
-        // Half of the lines to come are asked for by each of the first two walks over the stretch.
+        // Half of the lines to come are asked for by each of the first two walks over the stretch; others ask for what they have,
+        // which spares a third copy of the walk.
         let ask = |walk: usize| (walk.min(1) * pairs.len() * size_of::<Line>(), if walk < 2 { AHEAD } else { 0 });
         match (takes_both::<S>(N), turn.number) {
             (true, None) => self.sides::<S, N, COLUMN_PANELS, COLUMN_PANELS>(0, weights, pairs, turn, (0, AHEAD), sums),
