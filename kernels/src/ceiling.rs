@@ -183,7 +183,7 @@ fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
         let inputs = black_box(&words);
         let ints = match format {
             BlockFormat::Q8_0 | BlockFormat::Q6K => {
-                S::dot_bytes::<N, false>(black_box(&bytes), &inputs[..S::WIDE_INPUT.words()], &[0; N])
+                S::dot_bytes(black_box(&bytes), &inputs[..S::WIDE_INPUT.words()], &[0; N])
             }
             BlockFormat::Q4_0 | BlockFormat::Q4K => {
                 S::dot_nibbles(black_box(&nibbles), inputs.first_chunk().expect("enough"), &[0; N])

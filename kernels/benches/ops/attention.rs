@@ -34,7 +34,7 @@ pub fn bench(criterion: &mut Criterion) {
             // Layers take turns, so that keys and values come from memory, even of half of the slots.
             let slots = 8200;
             let one = KvShape { layers: 1, heads: kv_heads, head_dim: 64, dtype };
-            let kv = KvShape { layers: 4 * machine::ROTATION / (slots * one.bytes_per_slot()), ..one };
+            let kv = KvShape { layers: 2 * machine::ROTATION / (slots * one.bytes_per_slot()), ..one };
             let mut store = KvStore::new(kv, slots);
             let all: Vec<u32> = (0..slots as u32).collect();
             let rows = machine::values(slots * kv.kv_dim());

@@ -5,8 +5,9 @@ use foretoken_kernels::{Exec, SharedBytes, Weight, WeightDtype, physical_cores};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// Bytes through which weights rotate, so that each is out of the second-level cache when its turn comes again.
-pub const ROTATION: usize = 256 << 20;
+/// Bytes through which weights rotate, so that each is out of all caches when its turn comes again: a server's third level
+/// has 260 MiB.
+pub const ROTATION: usize = 512 << 20;
 
 static BUFFER: LazyLock<Arc<Vec<u8>>> = LazyLock::new(|| {
     // 0x3c3c is 0.0115 in bf16 and 0x3c3c3c3c is 0.0115 in f32: ordinary numbers.

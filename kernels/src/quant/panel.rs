@@ -6,9 +6,6 @@
 //! of both. Nothing is skipped and come back to, which the processor's own prefetcher loses track of: on Zen 4, where scales
 //! lay apart from the quants, a walk had two thirds of the bandwidth. A quad never straddles two cache lines. Rows and
 //! columns that the matrix lacks have scale 0.
-//!
-//! Quants of q8_0 are signed, as matrix instructions take them; others are small enough to lose their bias while they are
-//! unpacked.
 
 use super::{BlockFormat, RowBlock};
 use crate::bytes::{Plain, bytes_of, typed};
@@ -119,7 +116,7 @@ impl PanelLayout {
         for (k, quant) in block.quants.iter().enumerate() {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
-                BlockFormat::Q8_0 => quads[quad * QUAD + at] = *quant ^ 0x80,
+                BlockFormat::Q8_0 => quads[quad * QUAD + at] = *quant,
                 _ => quads[quad % 4 * QUAD + at] |= (quant & 15) << (4 * (quad / 4)),
             }
             if self.format == BlockFormat::Q6K {
@@ -147,7 +144,7 @@ impl PanelLayout {
         let quants = std::array::from_fn(|k| {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
-                BlockFormat::Q8_0 => quads[quad * QUAD + at] ^ 0x80,
+                BlockFormat::Q8_0 => quads[quad * QUAD + at],
                 BlockFormat::Q4_0 | BlockFormat::Q4K => quads[quad % 4 * QUAD + at] >> (4 * (quad / 4)) & 15,
                 BlockFormat::Q6K => {
                     let high = quads[(4 + quad % 2) * QUAD + at] >> (2 * (quad / 2)) & 3;

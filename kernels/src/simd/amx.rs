@@ -113,12 +113,12 @@ impl Tiles {
         }
     }
 
-    /// `C += A * B` of i32 C `[m, n]`, i8 A `[m, k]` and i8 B `[k / 4, n]` fours.
+    /// `C += A * B` of i32 C `[m, n]`, i8 A `[m, k]` and u8 B `[k / 4, n]` fours.
     #[inline(always)]
     pub fn multiply_int8<const C: u8, const A: u8, const B: u8>(&self) {
         // SAFETY: tiles are configured.
         unsafe {
-            asm!("tdpbssd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
+            asm!("tdpbsud tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
                 options(nostack, preserves_flags, nomem));
         }
     }

@@ -186,6 +186,11 @@ impl Simd for Avx2 {
         unsafe { [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])] }
     }
     #[inline(always)]
+    fn from_bits(bits: [__m256i; 2]) -> Lanes {
+        // SAFETY: called only inside `run`, so the processor has AVX2.
+        unsafe { [_mm256_castsi256_ps(bits[0]), _mm256_castsi256_ps(bits[1])] }
+    }
+    #[inline(always)]
     fn splat_part(value: f32) -> __m256 {
         // SAFETY: called only inside `run`, so the processor has AVX2.
         unsafe { _mm256_set1_ps(value) }

@@ -205,6 +205,11 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         unsafe { _mm512_cvtepi32_ps(value) }
     }
     #[inline(always)]
+    fn from_bits(bits: __m512i) -> __m512 {
+        // SAFETY: AVX-512 as above.
+        unsafe { _mm512_castsi512_ps(bits) }
+    }
+    #[inline(always)]
     fn splat_part(value: f32) -> __m512 {
         Self::splat(value)
     }

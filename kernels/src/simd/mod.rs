@@ -121,6 +121,8 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn load_u8(from: &[u8; LANES]) -> Self::F;
     /// 16 integers, rounded to nearest even where f32 cannot hold them.
     fn from_i32(value: Self::I) -> Self::F;
+    /// 16 f32 of these bits.
+    fn from_bits(bits: Self::I) -> Self::F;
     /// The same value in every lane of a part.
     fn splat_part(value: f32) -> Self::Part;
     /// Part `part` of 16 lanes.

@@ -121,6 +121,10 @@ impl Simd for Portable {
         value.map(|value| value as f32)
     }
     #[inline(always)]
+    fn from_bits(bits: [i32; LANES]) -> Lanes {
+        bits.map(|bits| f32::from_bits(bits as u32))
+    }
+    #[inline(always)]
     fn splat_part(value: f32) -> Lanes {
         Self::splat(value)
     }

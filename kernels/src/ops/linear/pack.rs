@@ -316,7 +316,7 @@ impl PackChunk<'_> {
         let per_block = words + notes_of(format);
         for (columns, out) in self.each::<N>(SUPER, per_block) {
             for n in 0..N {
-                let rounded = round_blocks::<S, true>(format, &self.x[n * self.cols..][columns.clone()]);
+                let rounded = round_blocks::<S>(format, &self.x[n * self.cols..][columns.clone()]);
                 for (at, (quants, out)) in rounded.quants.iter().zip(out.chunks_exact_mut(per_block)).enumerate() {
                     let (out, out_notes) = out.split_at_mut(words);
                     let mut block = [0; 2 * QUADS];

@@ -56,11 +56,7 @@ impl Int8 for Avx2 {
         }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize, const SIGNED: bool>(
-        quads: &[[u8; QUAD]],
-        inputs: &[[i32; N]],
-        first: &[i32; N],
-    ) -> [Sums; N] {
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [Sums; N] {
         assert_eq!(inputs.len(), 2 * quads.len());
         let mut sums = [Self::splat_i32(0); N];
         for n in 0..N {
@@ -69,11 +65,7 @@ impl Int8 for Avx2 {
         for at in 0..left_rolled(quads.len()) {
             // SAFETY: AVX2 by the level's contract; there are as many quads, and twice as many words.
             unsafe {
-                let [mut top, mut bottom] = halves(quads.get_unchecked(at));
-                if SIGNED {
-                    let sign = _mm256_set1_epi8(i8::MIN);
-                    (top, bottom) = (_mm256_xor_si256(top, sign), _mm256_xor_si256(bottom, sign));
-                }
+                let [top, bottom] = halves(quads.get_unchecked(at));
                 let mask = _mm256_set1_epi16(255);
                 let (top_even, bottom_even) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let (top_odd, bottom_odd) = (_mm256_srli_epi16::<8>(top), _mm256_srli_epi16::<8>(bottom));

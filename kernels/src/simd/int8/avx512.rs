@@ -40,25 +40,15 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
     #[inline(always)]
     fn add_pairs(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: AVX-512 VNNI by the level's contract.
-        unsafe { _mm512_dpwssd_epi32(acc, a, b) }
+        unsafe { add_pairs(acc, a, b) }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize, const SIGNED: bool>(
-        quads: &[[u8; QUAD]],
-        inputs: &[[i32; N]],
-        first: &[i32; N],
-    ) -> [__m512i; N] {
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [__m512i; N] {
         assert_eq!(inputs.len(), quads.len());
         let mut sums = splat_each(first);
         for (quad, inputs) in quads.iter().zip(inputs) {
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
-            unsafe {
-                let mut weights = _mm512_loadu_si512(quad.as_ptr().cast());
-                if SIGNED {
-                    weights = _mm512_xor_si512(weights, _mm512_set1_epi8(i8::MIN));
-                }
-                add_dots(&mut sums, weights, inputs);
-            }
+            unsafe { add_dots(&mut sums, _mm512_loadu_si512(quad.as_ptr().cast()), inputs) };
         }
         sums
     }
@@ -81,6 +71,18 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         }
         sums
     }
+}
+
+/// In assembly, since the compiler makes two instructions of the intrinsic where sums wait for each other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn add_pairs(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: the instruction changes only the sums.
+    unsafe {
+        asm!("vpdpwssd {acc}, {a}, {b}", acc = inout(zmm_reg) acc, a = in(zmm_reg) a, b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
 }
 
 /// Adds the dot products of a quad with words of N inputs, each read where it lies.

@@ -19,6 +19,9 @@ pub(crate) const BLOCK: usize = 32;
 /// Quads of a block, when each weight is a byte.
 pub(crate) const QUADS: usize = 8;
 
+/// 1.5 * 2^23, the last bit of which is 1 as an f32: an integer below 2^22 added to its bits is added to it.
+pub(crate) const SHIFT: f32 = 12_582_912.0;
+
 /// How a block of 32 input bytes is laid out, in words of 4 bytes. What a level asks for depends on the weights' range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InputLayout {
@@ -71,12 +74,7 @@ pub(crate) trait Int8: Copy + 'static {
     fn add_pairs(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
 
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
-    /// SIGNED weights have 128 added first.
-    fn dot_bytes<const N: usize, const SIGNED: bool>(
-        quads: &[[u8; QUAD]],
-        inputs: &[[i32; N]],
-        first: &[i32; N],
-    ) -> [Self::I; N];
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [Self::I; N];
     /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
     /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(

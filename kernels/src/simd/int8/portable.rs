@@ -25,15 +25,11 @@ impl Int8 for Portable {
         std::array::from_fn(|i| acc[i] + product(a[i], b[i]))
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize, const SIGNED: bool>(
-        quads: &[[u8; QUAD]],
-        inputs: &[[i32; N]],
-        first: &[i32; N],
-    ) -> [[i32; LANES]; N] {
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [[i32; LANES]; N] {
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
             for (sums, input) in sums.iter_mut().zip(inputs[at]) {
-                add_quad::<SIGNED>(sums, quad, input);
+                add_quad(sums, quad, input);
             }
         }
         sums
@@ -48,8 +44,8 @@ impl Int8 for Portable {
         for (at, quad) in quads.iter().enumerate() {
             let (low, high) = (quad.map(|byte| byte & 15), quad.map(|byte| byte >> 4));
             for (sums, (first, second)) in sums.iter_mut().zip(inputs[at].into_iter().zip(inputs[4 + at])) {
-                add_quad::<false>(sums, &low, first);
-                add_quad::<false>(sums, &high, second);
+                add_quad(sums, &low, first);
+                add_quad(sums, &high, second);
             }
         }
         sums
@@ -57,11 +53,11 @@ impl Int8 for Portable {
 }
 
 #[inline(always)]
-fn add_quad<const SIGNED: bool>(sums: &mut [i32; LANES], quad: &[u8; QUAD], input: i32) {
+fn add_quad(sums: &mut [i32; LANES], quad: &[u8; QUAD], input: i32) {
     let input = input.to_le_bytes().map(|byte| i32::from(byte as i8));
     for (sum, weights) in sums.iter_mut().zip(quad.as_chunks::<4>().0) {
         for (weight, input) in weights.iter().zip(input) {
-            *sum += i32::from(if SIGNED { *weight ^ 0x80 } else { *weight }) * input;
+            *sum += i32::from(*weight) * input;
         }
     }
 }

@@ -15,7 +15,7 @@
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
 use crate::quant::{BAND, BlockFormat, PANEL, Pair, Panel, SPAN, SUPER, meta_bytes};
-use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::int8::{BLOCK, QUAD, QUADS, SHIFT};
 use crate::simd::{LANES, Line, Simd};
 use crate::weight::WeightDtype;
 use std::mem::MaybeUninit;
@@ -57,12 +57,16 @@ trait PanelFormat<S: Simd, const Q: usize> {
     }
 }
 
-/// `sums += dots * scales * the inputs' scales`.
+/// `sums += dots * scales * the inputs' scales`, where dots began at the bits of `SHIFT`.
+///
+/// With a scale of few bits `SHIFT * scale` is exact (an f16 and at most 8 bits of a block's own are 19), so the multiply-add
+/// that takes it away again rounds `dot * scale` once, as if the integer had been converted and multiplied.
 #[inline(always)]
 fn scaled<S: Simd, const N: usize>(sums: &mut [S::F; N], dots: [S::I; N], scales: S::F, inputs: &[i32; N]) {
+    let shift = S::mul(scales, S::splat(-SHIFT));
     for n in 0..N {
         let input = S::splat(f32::from_bits(inputs[n] as u32));
-        sums[n] = S::fma(S::mul(S::from_i32(dots[n]), scales), input, sums[n]);
+        sums[n] = S::fma(S::fma(S::from_bits(dots[n]), scales, shift), input, sums[n]);
     }
 }
 
@@ -75,7 +79,7 @@ impl<S: Simd> PanelFormat<S, QUADS> for Q8_0 {
     #[inline(always)]
     fn add<const N: usize>(block: &Block<'_, QUADS>, inputs: &[[i32; N]], _ints: &mut [S::I; N], sums: &mut [S::F; N]) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S, QUADS>>::WORDS);
-        let dots = S::dot_bytes::<N, true>(block.quads, words, &notes[1]);
+        let dots = S::dot_bytes(block.quads, words, &notes[1]);
         scaled::<S, N>(sums, dots, S::load_f16(block.meta), &notes[0]);
     }
 }
@@ -168,7 +172,7 @@ impl<S: Simd> PanelFormat<S, 6> for Q6K {
         let quads = sixes(block.quads);
         let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
         for (half, (quads, words)) in halves.enumerate() {
-            let dots = S::dot_bytes::<N, false>(quads, words, &notes[1 + half]);
+            let dots = S::dot_bytes(quads, words, &notes[1 + half]);
             scaled::<S, N>(sums, dots, signed_scales::<S>(&block.supers[0], &meta_bytes(block.meta)[half]), &notes[0]);
         }
     }

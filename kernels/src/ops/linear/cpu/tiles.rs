@@ -25,10 +25,6 @@ use std::ops::Range;
 /// The lanes of the level.
 type Lanes = Avx512<false>;
 
-/// 1.5 * 2^23, the last bit of which is 1 as an f32: an integer below 2^22 added to its bits is added to it. While tiles are
-/// in use, only one of a core's two ports multiplies or converts floats (seen on a Xeon), and the other is idle.
-const SHIFT: f32 = 12_582_912.0;
-
 /// Rows of a tile.
 const SIDE: usize = 16;
 /// Fewer input rows than these multiply quantised weights faster one by one: where a block is one dot, where it is two, and

@@ -2,7 +2,7 @@
 
 use super::{NOTES, input_layout};
 use crate::quant::{BlockFormat, SUPER};
-use crate::simd::int8::BLOCK;
+use crate::simd::int8::{BLOCK, SHIFT};
 use crate::simd::{LANES, Simd};
 use crate::weight::WeightDtype;
 
@@ -15,11 +15,7 @@ pub(super) fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
     let blocks = words.chunks_mut(SUPER * layout.words()).zip(notes.as_chunks_mut::<NOTES>().0.chunks_mut(SUPER));
     for (x, (words, notes)) in x.chunks(SUPER * BLOCK).zip(blocks) {
-        // Only q4_K has a bias there.
-        let rounded = match format {
-            BlockFormat::Q4K => round_blocks::<S, true>(format, x),
-            _ => round_blocks::<S, false>(format, x),
-        };
+        let rounded = round_blocks::<S>(format, x);
         for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&rounded.quants) {
             layout.write(quants, words);
         }
@@ -48,12 +44,11 @@ pub(super) struct Rounded {
     pub notes: [[i32; SUPER]; NOTES],
 }
 
-/// Up to 8 blocks of values, then zeros, as int8 with the scale greatest / 127, of each block or of all; and their notes, of
-/// which those that undo a bias may be missing.
+/// Up to 8 blocks of values, then zeros, as int8 with the scale greatest / 127, of each block or of all; and their notes.
 ///
 /// Step by step for all blocks: a block by itself is one chain of instructions that wait for each other.
 #[inline(always)]
-pub(super) fn round_blocks<S: Simd, const BIASED: bool>(format: BlockFormat, x: &[f32]) -> Rounded {
+pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32]) -> Rounded {
     let mut whole;
     let x: &[f32; SUPER * BLOCK] = if let Ok(x) = x.try_into() {
         x
@@ -89,21 +84,19 @@ pub(super) fn round_blocks<S: Simd, const BIASED: bool>(format: BlockFormat, x: 
     for (block, [low, high]) in blocks.iter().enumerate() {
         quants[block] = S::round_int8(S::load(low), S::load(high), inverses[block]);
     }
-    if BIASED {
-        let halves = S::sum_int8(&quants);
-        for block in 0..SUPER {
-            let [first, second] = halves[block];
-            match format {
-                BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1][block] = -format.bias() * (first + second),
-                BlockFormat::Q6K => {
-                    (notes[1][block], notes[2][block]) = (-format.bias() * first, -format.bias() * second);
-                }
-                BlockFormat::Q4K => {
-                    let (even, odd) = (halves[block & !1], halves[block | 1]);
-                    let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);
-                    notes[1][block] = -8 * (first + second);
-                    (notes[2][block], notes[3][block]) = ((8 * even) & 0xffff | odd << 19, even & 0xffff | odd << 16);
-                }
+    let halves = S::sum_int8(&quants);
+    // Where the integers of a block start that become floats.
+    let unbiased = |sum: i32| SHIFT.to_bits() as i32 - format.bias() * sum;
+    for block in 0..SUPER {
+        let [first, second] = halves[block];
+        match format {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1][block] = unbiased(first + second),
+            BlockFormat::Q6K => (notes[1][block], notes[2][block]) = (unbiased(first), unbiased(second)),
+            BlockFormat::Q4K => {
+                let (even, odd) = (halves[block & !1], halves[block | 1]);
+                let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);
+                notes[1][block] = -8 * (first + second);
+                (notes[2][block], notes[3][block]) = ((8 * even) & 0xffff | odd << 19, even & 0xffff | odd << 16);
             }
         }
     }

@@ -7,11 +7,11 @@
 //!
 //! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last.
 
-use super::{BandSums, GROUPS, Groups, Lanes, SHIFT, SIDE, Sums, WeightBlock};
+use super::{BandSums, GROUPS, Groups, Lanes, SIDE, Sums, WeightBlock};
 use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER, meta_bytes};
 use crate::simd::amx::Tiles;
-use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
+use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS, SHIFT};
 use crate::simd::{LANES, Simd};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;

@@ -3,12 +3,12 @@
 //! Packed inputs are rows of tiles as they are. The integers of some dots are computed while those of another are scaled and
 //! added up as in `panels`, with the same bits.
 
-use super::{BandSums, GROUPS, Groups, Lanes, SHIFT, SIDE, WeightBlock};
+use super::{BandSums, GROUPS, Groups, Lanes, SIDE, WeightBlock};
 use crate::ops::linear::cpu::panels::{signed_scales, sixes};
 use crate::ops::linear::pack::NOTES;
-use crate::quant::{BAND, BlockFormat, PANEL, Panel, SPAN};
+use crate::quant::{BAND, PANEL, Panel, SPAN};
 use crate::simd::amx::Tiles;
-use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::int8::{BLOCK, QUAD, QUADS, SHIFT};
 use crate::simd::{LANES, Line, Simd};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -242,21 +242,15 @@ impl SpanWalk<'_> {
             let (notes, int): (&[i32; NOTES], __m512i) =
                 unsafe { (&*row.cast(), _mm512_load_si512(ints.add(N).cast())) };
             let input = Lanes::splat(f32::from_bits(notes[0] as u32));
-            sums[N] = Lanes::fma(Lanes::fma(shifted(int), scales, shift), input, sums[N]);
+            // SAFETY: AVX-512 by the level. An addition and not a conversion: while tiles are in use, only one of a core's two
+            // ports multiplies or converts floats (seen on a Xeon), and the other is idle.
+            let int = unsafe { _mm512_add_epi32(int, _mm512_set1_epi32(notes[1 + part])) };
+            sums[N] = Lanes::fma(Lanes::fma(Lanes::from_bits(int), scales, shift), input, sums[N]);
         });
         for quad in rows..T::ASKED {
             ask(quad as isize);
         }
     }
-}
-
-/// `SHIFT + int`, for integers below 2^22. With a scale of few bits `SHIFT * scale` is exact (f16 and at most 8 bits of a
-/// block's own are 19), so a fused multiply-add that takes it away again rounds `int * scale` once, as if the integer had been
-/// converted and multiplied.
-#[inline(always)]
-fn shifted(int: __m512i) -> F {
-    // SAFETY: AVX-512 by the level; the bits are those of an f32.
-    unsafe { _mm512_castsi512_ps(_mm512_add_epi32(int, _mm512_set1_epi32(SHIFT.to_bits() as i32))) }
 }
 
 /// A block of weights as bytes.
@@ -282,7 +276,7 @@ pub(super) trait TileFormat {
     /// Quads in which a block is stored, and those that are asked for with each dot.
     const STORED_QUADS: usize;
     const ASKED: usize = Self::STORED_QUADS / Self::DOTS;
-    /// The block's quads as signed bytes, where they are stored otherwise.
+    /// The block's quads as bytes, where they are stored otherwise.
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes;
     /// The scales of a dot: f16, unless the format says otherwise.
     #[inline(always)]
@@ -311,7 +305,7 @@ impl TileFormat for Q4_0 {
 
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
-        unbiased(nibbles(panel.quads(block)), BlockFormat::Q4_0)
+        nibbles(panel.quads(block))
     }
 }
 
@@ -323,7 +317,7 @@ impl TileFormat for Q6K {
 
     #[inline(always)]
     fn unpack(panel: &Panel<'_>, block: usize) -> Bytes {
-        unbiased(sixes(panel.quads(block)), BlockFormat::Q6K)
+        sixes(panel.quads(block))
     }
     #[inline(always)]
     fn scales(panel: &Panel<'_>, block: usize, dot: usize) -> F {
@@ -340,18 +334,6 @@ fn nibbles(packed: &[[u8; QUAD]; QUADS / 2]) -> Bytes {
         for (i, both) in packed.iter().enumerate() {
             bytes[quad][i] = both & 15;
             bytes[QUADS / 2 + quad][i] = both >> 4;
-        }
-    }
-    bytes
-}
-
-/// Bytes of a format without its bias.
-#[inline(always)]
-fn unbiased(mut bytes: Bytes, format: BlockFormat) -> Bytes {
-    let bias = format.bias() as u8;
-    for quad in &mut bytes {
-        for byte in quad {
-            *byte = byte.wrapping_sub(bias);
         }
     }
     bytes
