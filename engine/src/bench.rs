@@ -110,8 +110,7 @@ pub fn bench(decoder: Decoder, options: Options, mut progress: impl FnMut(usize,
             bed.warm(&decoder);
             (rows, cell(&mut || bed.verify(&decoder, rows)))
         });
-        let verify = verify.into();
-        samples.push(Round { verify, prefill: cell(&mut || bed.prefill(&decoder)) });
+        samples.push(Round { verify: verify.into(), prefill: cell(&mut || bed.prefill(&decoder)) });
     }
     progress(options.rounds, options.rounds);
     let mut report = report(&samples, &decoder, options);

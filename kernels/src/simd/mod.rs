@@ -28,6 +28,9 @@ pub(crate) use transpose::{Rows, Square};
 pub(crate) const LANES: usize = 16;
 /// Parts of the lanes at any level.
 pub(crate) const MOST_PARTS: usize = 2;
+/// 1.5 * 2^23, whose last bit is worth 1: added to a number it leaves the nearest integer in the lowest bits, and an integer
+/// below 2^22 added to its bits is added to it.
+pub(crate) const SHIFT: f32 = 12_582_912.0;
 
 /// A cache line of packed input: 16 f32, the bits of 32 bf16, or bytes.
 #[derive(Clone, Copy, Debug)]
@@ -173,9 +176,8 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn round_int8(low: Self::F, high: Self::F, inverse: f32) -> [i8; 2 * LANES] {
         let mut quants = [0; 2 * LANES];
         for (half, quants) in [low, high].into_iter().zip(quants.as_chunks_mut::<LANES>().0) {
-            // Adding 1.5 * 2^23 rounds, and leaves the integer in the lowest bits.
             let mut shifted = [0.0f32; LANES];
-            Self::store(Self::add(Self::mul(half, Self::splat(inverse)), Self::splat(12_582_912.0)), &mut shifted);
+            Self::store(Self::add(Self::mul(half, Self::splat(inverse)), Self::splat(SHIFT)), &mut shifted);
             for (quant, shifted) in quants.iter_mut().zip(shifted) {
                 *quant = shifted.to_bits() as i8;
             }

@@ -292,3 +292,41 @@ fn int8_rounds_to_nearest_even_and_is_summed_by_halves() {
         }
     }
 }
+
+/// Integers times scales: converted and multiplied, and as bits that a multiply-add scales.
+struct Shifted([i32; LANES], [f32; LANES]);
+
+impl Kernel for Shifted {
+    type Output = [[f32; LANES]; 2];
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        let (scales, mut out) = (S::load(&self.1), [[0.0; LANES]; 2]);
+        for (i, out) in out.as_flattened_mut().iter_mut().enumerate() {
+            let (int, mut lanes) = (self.0[i % LANES], [0.0; LANES]);
+            let product = if i < LANES {
+                S::mul(S::from_i32(S::splat_i32(int)), scales)
+            } else {
+                let shifted = S::from_bits(S::splat_i32(SHIFT.to_bits() as i32 + int));
+                S::fma(shifted, scales, S::mul(scales, S::splat(-SHIFT)))
+            };
+            S::store(product, &mut lanes);
+            *out = lanes[i % LANES];
+        }
+        out
+    }
+}
+
+#[test]
+fn bits_of_a_shifted_integer_are_scaled_as_the_integer() {
+    // The greatest sum of a block is 32 * 128 * 127; scales are f16, or an f16 times 8 bits and a sign.
+    for round in 0..4_000 {
+        let at = |i: usize| round * LANES + i;
+        let ints = std::array::from_fn(|i| ((at(i) * 7_919) % 1_040_385) as i32 - 520_192);
+        let f16s = |i: usize| half::f16::from_bits((at(i) * 40_503 % 31_744) as u16).to_f32();
+        let scales = std::array::from_fn(|i| f16s(i) * [1.0, -128.0, 127.0, -93.0][at(i) / 7 % 4]);
+        for level in levels() {
+            let [want, got] = dispatch(level, Shifted(ints, scales));
+            assert_eq!(got, want, "{level}: {ints:?} times {scales:?}");
+        }
+    }
+}

@@ -28,7 +28,7 @@ use std::ops::Range;
 /// Most input rows that lie side by side for weights in columns, at any level.
 pub(super) const MOST_COLUMN_ROWS: usize = 12;
 
-/// Words that belong to a block of a quantised row: the inputs' scale, then what undoes the weights' bias; for q4_K also the
+/// Words that belong to a block of a quantised row: the inputs' scale, then where its sums start; for q4_K also the
 /// sums of a pair of blocks as two i16, times 8 and as they are, in either. Side by side only as many as the format has.
 pub(super) const NOTES: usize = 4;
 

@@ -3,8 +3,8 @@
 //! Quantised weights lie in panels: a *quad* is 64 bytes, the same 4 k of 16 weight rows, so lane i of every sum belongs
 //! to weight row i and no horizontal sum is ever taken. Sums of a block of 32 k are exact integers, so all levels agree
 //! bit for bit and VNNI is only a faster way to the same bits. Weights are unsigned (biased) because that is the form
-//! which VNNI, `maddubs` and a plain zero extension all take; the bias is undone by an integer that depends on the
-//! input alone.
+//! which VNNI, tiles, `maddubs` and a plain zero extension all take; the bias is undone by where a block's sum starts, which
+//! depends on the input alone.
 
 use super::LANES;
 
@@ -18,9 +18,6 @@ pub(crate) const QUAD: usize = 64;
 pub(crate) const BLOCK: usize = 32;
 /// Quads of a block, when each weight is a byte.
 pub(crate) const QUADS: usize = 8;
-
-/// 1.5 * 2^23, the last bit of which is 1 as an f32: an integer below 2^22 added to its bits is added to it.
-pub(crate) const SHIFT: f32 = 12_582_912.0;
 
 /// How a block of 32 input bytes is laid out, in words of 4 bytes. What a level asks for depends on the weights' range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,9 +19,9 @@ use super::{AttendBlock, MAX_GROUP, MOST_LINES, Parts, Scratch};
 use crate::blocks::KvDtype;
 use crate::blocks::kv_format::{Bf16, Q8_0};
 use crate::simd::amx::Tiles;
-use crate::simd::{Avx512, LANES, Line, Simd, Square};
+use crate::simd::{Avx512, LANES, Line, SHIFT, Simd, Square};
 use coming::{Coming, Copied, CopyAsBf16};
-use lanes::{SHIFT, by_query, differ, exp2_for_bf16, greatest_by_query, in_order, rounded_pair, rounded_up};
+use lanes::{by_query, differ, exp2_for_bf16, greatest_by_query, in_order, rounded_pair, rounded_up};
 use std::arch::x86_64::*;
 
 /// The lanes of the level, with the bf16 that a processor with tiles has.

@@ -15,8 +15,8 @@
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
 use crate::quant::{BAND, BlockFormat, PANEL, Pair, Panel, SPAN, SUPER, meta_bytes};
-use crate::simd::int8::{BLOCK, QUAD, QUADS, SHIFT};
-use crate::simd::{LANES, Line, Simd};
+use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::{LANES, Line, SHIFT, Simd};
 use crate::weight::WeightDtype;
 use std::mem::MaybeUninit;
 use std::ops::Range;

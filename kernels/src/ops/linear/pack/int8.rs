@@ -1,9 +1,9 @@
-//! Inputs of quantised weights: rounded to int8 with a scale, and the notes that undo the weights' bias.
+//! Inputs of quantised weights: rounded to int8 with a scale, and notes of where sums start, which undo the weights' bias.
 
 use super::{NOTES, input_layout};
 use crate::quant::{BlockFormat, SUPER};
-use crate::simd::int8::{BLOCK, SHIFT};
-use crate::simd::{LANES, Simd};
+use crate::simd::int8::BLOCK;
+use crate::simd::{LANES, SHIFT, Simd};
 use crate::weight::WeightDtype;
 
 /// Values as int8, followed by the notes of all blocks, for matrix instructions.
@@ -85,13 +85,13 @@ pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32]) -> Rounded {
         quants[block] = S::round_int8(S::load(low), S::load(high), inverses[block]);
     }
     let halves = S::sum_int8(&quants);
-    // Where the integers of a block start that become floats.
-    let unbiased = |sum: i32| SHIFT.to_bits() as i32 - format.bias() * sum;
+    // The bits of a float, for blocks that are scaled by themselves.
+    let start = |sum: i32| SHIFT.to_bits() as i32 - format.bias() * sum;
     for block in 0..SUPER {
         let [first, second] = halves[block];
         match format {
-            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1][block] = unbiased(first + second),
-            BlockFormat::Q6K => (notes[1][block], notes[2][block]) = (unbiased(first), unbiased(second)),
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => notes[1][block] = start(first + second),
+            BlockFormat::Q6K => (notes[1][block], notes[2][block]) = (start(first), start(second)),
             BlockFormat::Q4K => {
                 let (even, odd) = (halves[block & !1], halves[block | 1]);
                 let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);

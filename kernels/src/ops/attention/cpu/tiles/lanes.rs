@@ -1,7 +1,7 @@
 //! Scores and weights of a group's queries, `[tokens, queries]` in lanes.
 
 use super::Lanes;
-use crate::simd::Simd;
+use crate::simd::{SHIFT, Simd};
 use std::arch::x86_64::*;
 
 /// Whether any lanes differ.
@@ -64,9 +64,6 @@ pub(super) fn by_query<const C: usize>(mut v: [__m512; C]) -> [__m512; C] {
 pub(super) const fn in_order<const C: usize>(i: usize) -> usize {
     (2 * i).reverse_bits() >> (usize::BITS - 1 - C.ilog2()) & (C - 1)
 }
-
-/// 1.5 * 2^23: added to a number, it leaves the nearest integer in the lowest bits.
-pub(super) const SHIFT: f32 = 12_582_912.0;
 
 /// 2^(x - integer) for an x that is not greater, with an error of 1e-4, a twentieth of what rounding to bf16 adds; exact
 /// where x is an integer, and 0 below 2^-126. `shift` is `SHIFT - integer`, which must be exact.
