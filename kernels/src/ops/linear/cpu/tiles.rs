@@ -27,11 +27,10 @@ type Lanes = Avx512<false>;
 
 /// Rows of a tile.
 const SIDE: usize = 16;
-/// Fewer input rows than these multiply quantised weights faster one by one: where a block is one dot, where it is two, and
-/// where a super-block is one.
-const LEAST_QUANTISED: usize = 7;
-const LEAST_Q6_K: usize = 12;
-const LEAST_Q4_K: usize = 5;
+/// Fewer input rows than these multiply quantised weights faster by vectors: one walk of theirs takes up to 8, and q6_K is
+/// two dots a block by tiles.
+const LEAST_QUANTISED: usize = 9;
+const LEAST_Q6_K: usize = 17;
 
 /// Most groups of input rows in one walk over quantised weights.
 const GROUPS: usize = 4;
@@ -114,7 +113,6 @@ impl WeightBlock<'_> {
 pub(super) fn serve(x: &PackedRows) -> bool {
     match x.dtype() {
         WeightDtype::Bf16 => true,
-        WeightDtype::Q4K => x.rows() >= LEAST_Q4_K,
         WeightDtype::Q6K => x.rows() >= LEAST_Q6_K,
         dtype => dtype.is_quantised() && x.rows() >= LEAST_QUANTISED,
     }
