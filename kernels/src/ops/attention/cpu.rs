@@ -24,6 +24,8 @@ use words::{Pairs, Singles, Words};
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
+/// Lines from one query's words to the next's: odd, so that those of many do not share sets of the cache.
+const QUERY_LINES: usize = MOST_LINES + 1;
 
 pub(super) struct AttendBlock<'a> {
     pub shape: &'a AttentionShape,
@@ -69,11 +71,7 @@ impl<const N: usize> Scratch<N> {
     /// The lines in use, all 0.
     #[inline(always)]
     fn zeroed(&mut self) -> &mut [Line] {
-        for line in self.lines() {
-            line.write(Line([0.0; LANES]));
-        }
-        // SAFETY: each of these lines was just written.
-        unsafe { self.written() }
+        zeroed(self.lines())
     }
 
     /// The lines in use.
@@ -82,9 +80,19 @@ impl<const N: usize> Scratch<N> {
     /// All of them must have been written.
     #[inline(always)]
     unsafe fn written(&mut self) -> &mut [Line] {
-        // SAFETY: by this function's contract, and the types have one layout.
-        unsafe { &mut *(std::ptr::from_mut(self.lines()) as *mut [Line]) }
+        // SAFETY: by this function's contract.
+        unsafe { self.lines().assume_init_mut() }
     }
+}
+
+/// Lines, all 0.
+#[inline(always)]
+fn zeroed(lines: &mut [MaybeUninit<Line>]) -> &mut [Line] {
+    for line in &mut *lines {
+        line.write(Line([0.0; LANES]));
+    }
+    // SAFETY: each of these lines was just written.
+    unsafe { lines.assume_init_mut() }
 }
 
 impl Kernel for AttendBlock<'_> {
@@ -122,22 +130,17 @@ impl<'a> AttendBlock<'a> {
     fn attend<S: Simd, W: Words<S>>(self) {
         let (count, lines) = (self.queries(), W::lines(self.shape.head_dim));
         let mut tile = Tile::new::<S, W>(self.shape.head_dim, count);
-        let mut q = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
+        let mut q = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count * QUERY_LINES);
         let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
         let mut weights = Weights::new();
-        let q = floats_mut(q.zeroed());
         // Scores are exponents of 2.
         let scale = self.shape.scale * std::f32::consts::LOG2_E;
-        for query in 0..count {
-            let mut words = [0.0; MAX_HEAD_DIM];
+        for (query, words) in q.lines().chunks_exact_mut(QUERY_LINES).enumerate() {
             // SAFETY: of one at a time.
-            W::query(unsafe { self.query(query) }, scale, &mut words);
-            for (q, word) in q.chunks_exact_mut(count).zip(words) {
-                q[query] = word;
-            }
+            W::query(unsafe { self.query(query) }, scale, floats_mut(zeroed(&mut words[..lines])));
         }
-        let mut seen = Queries::new::<S, W>(self.shape, q, sums.zeroed(), totals.zeroed());
+        let mut seen = Queries::new::<S, W>(self.shape, q.lines(), sums.zeroed(), totals.zeroed());
         for step in self.steps() {
             let parts = self.parts(&step);
             let part = |row: usize| parts.as_ref().map_or(0..TILE, |parts| parts[row].clone());

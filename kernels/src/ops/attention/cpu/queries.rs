@@ -2,9 +2,10 @@
 
 use super::tile::{Gathered, Next, Source, TILE, Values};
 use super::words::Words;
-use super::{Parts, floats, floats_mut};
+use super::{Parts, QUERY_LINES, floats};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Dimensions of keys for each of which a key or value of the next tile but one is asked for.
@@ -22,8 +23,8 @@ const MOST_QUERIES: usize = 8;
 
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
-    /// Their words, `[words, queries]`.
-    q: &'a [f32],
+    /// Their words, `QUERY_LINES` for each query, of which as many lines are there as a head has.
+    q: &'a [MaybeUninit<Line>],
     /// Greatest score, by query; some more, so that 16 can be read from any on.
     greatest: [f32; MAX_GROUP + LANES],
     /// Sum of 2^(score - greatest), by query, in lanes.
@@ -38,11 +39,11 @@ pub(super) struct Queries<'a> {
 }
 
 impl<'a> Queries<'a> {
-    /// Queries' words `q`, scaled, `[words, queries]`; `sums` and `totals`, one for each query, must be 0.
+    /// Queries' words `q`, scaled, `QUERY_LINES` for each; `sums` and `totals`, one for each query, must be 0.
     #[inline(always)]
     pub fn new<S: Simd, W: Words<S>>(
         shape: &AttentionShape,
-        q: &'a [f32],
+        q: &'a [MaybeUninit<Line>],
         sums: &'a mut [Line],
         totals: &'a mut [Line],
     ) -> Self {
@@ -105,10 +106,9 @@ impl<'a> Queries<'a> {
             for i in 0..N {
                 let part = &parts[(at + i) / self.group];
                 (start, end) = (start.min(part.start), end.max(part.end));
-                weights.mask(i, part);
             }
         }
-        self.weigh::<S, W, N>(at, weights);
+        self.weigh::<S, W, N>(at, parts, weights);
         let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
             Values::Kept(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
@@ -129,8 +129,9 @@ impl<'a> Queries<'a> {
         next: &mut Next<'_, W::Element>,
     ) {
         let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
-        let (words, queries) = (self.head_dim / W::NUMBERS, self.totals.len());
-        assert!(at + N <= queries && words * queries <= self.q.len());
+        let words = self.head_dim / W::NUMBERS;
+        assert!(words <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
+        let q = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>();
         for (word, (low, high)) in keys[0][..words].iter().zip(keys[1]).enumerate() {
             if word % (KEYS_A_ROW / W::NUMBERS) == 0 {
                 next.ask_far::<S>(1);
@@ -142,7 +143,7 @@ impl<'a> Queries<'a> {
                 let (low, high) = (W::load(low, part), W::load(high, part));
                 for i in 0..N {
                     // SAFETY: by the assertion, there is such a word of such a query.
-                    let q = W::splat(unsafe { *self.q.get_unchecked(word * queries + at + i) });
+                    let q = W::splat(unsafe { *q.add(i * QUERY_LINES * LANES + word) });
                     sums[i][part][0] = W::add_product(q, low, sums[i][part][0]);
                     sums[i][part][1] = W::add_product(q, high, sums[i][part][1]);
                 }
@@ -159,12 +160,15 @@ impl<'a> Queries<'a> {
 
     /// Turns the scores of N queries with a tile's tokens into weights of those that they attend to.
     #[inline(always)]
-    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, weights: &mut Weights) {
+    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, parts: Option<&Parts>, weights: &mut Weights) {
         let mut scores = [[S::splat(0.0); 2]; N];
         let mut greater = [S::splat(0.0); N];
         for i in 0..N {
             for half in 0..2 {
                 scores[i][half] = S::load(&weights.tokens[i][half].0);
+            }
+            if let Some(parts) = parts {
+                scores[i] = within::<S>(scores[i], &parts[(at + i) / self.group]);
             }
             greater[i] = S::max(scores[i][0], scores[i][1]);
         }
@@ -304,14 +308,17 @@ impl Weights {
     pub fn new() -> Self {
         Self { tokens: [[Line([0.0; LANES]); 2]; MOST_QUERIES], faded: Line([0.0; LANES]) }
     }
+}
 
-    /// Scores of query `i` with what is not among `tokens` become those of nothing.
-    #[inline(always)]
-    fn mask(&mut self, i: usize, tokens: &Range<usize>) {
-        if tokens.len() < TILE {
-            let scores = floats_mut(&mut self.tokens[i]);
-            scores[..tokens.start].fill(f32::NEG_INFINITY);
-            scores[tokens.end..].fill(f32::NEG_INFINITY);
-        }
+/// Scores with a tile's tokens; with those that are not among `tokens`, those of nothing.
+#[inline(always)]
+fn within<S: Simd>(mut scores: [S::F; 2], tokens: &Range<usize>) -> [S::F; 2] {
+    let (start, end) = (S::splat(tokens.start as f32), S::splat(tokens.end as f32));
+    let nothing = S::splat(f32::NEG_INFINITY);
+    for (half, scores) in scores.iter_mut().enumerate() {
+        let token = S::load(&std::array::from_fn(|lane| (half * LANES + lane) as f32));
+        *scores = S::select_less(token, start, nothing, *scores);
+        *scores = S::select_less(token, end, *scores, nothing);
     }
+    scores
 }

@@ -28,6 +28,13 @@ pub(in super::super) trait Widen: KvFormat {
         line * LANES + lane
     }
     /// As of [`Words`].
+    #[inline(always)]
+    fn dims(sums: &[Line], out: &mut [f32]) {
+        for (Line(sums), out) in sums.iter().zip(out.chunks_mut(LANES)) {
+            out.copy_from_slice(&sums[..out.len()]);
+        }
+    }
+    /// As of [`Words`].
     fn columns<S: Simd>(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
     /// Part `part` of line `lines.0 + lines.1` of a token, where `lines.0` is even.
     ///
@@ -115,13 +122,7 @@ impl<S: Simd, D: Widen> Words<S> for Singles<D> {
 
     #[inline(always)]
     fn dims(sums: &[Line], out: &mut [f32]) {
-        for line in 0..sums.len() {
-            for (lane, sum) in sums[line].0.iter().enumerate() {
-                if let Some(out) = out.get_mut(D::dim(line, lane)) {
-                    *out = *sum;
-                }
-            }
-        }
+        D::dims(sums, out);
     }
 }
 
@@ -156,7 +157,7 @@ impl Widen for F32 {
 impl Widen for Bf16 {
     const SQUARES: usize = 2;
     const ASKS_NEAR: bool = true;
-    const GROUPS: usize = 1;
+    const GROUPS: usize = usize::MAX;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
@@ -166,6 +167,14 @@ impl Widen for Bf16 {
     #[inline(always)]
     fn dim(line: usize, lane: usize) -> usize {
         line / 2 * PAIRS + 2 * lane + line % 2
+    }
+
+    #[inline(always)]
+    fn dims(sums: &[Line], out: &mut [f32]) {
+        for (both, out) in sums.as_chunks::<2>().0.iter().zip(out.chunks_mut(PAIRS)) {
+            let dims: [f32; PAIRS] = std::array::from_fn(|i| both[i % 2].0[i / 2]);
+            out.copy_from_slice(&dims[..out.len()]);
+        }
     }
 
     #[inline(always)]
@@ -184,7 +193,7 @@ impl Widen for Bf16 {
 impl Widen for Q8_0 {
     const SQUARES: usize = 2;
     const ASKS_NEAR: bool = false;
-    const GROUPS: usize = 1;
+    const GROUPS: usize = 2;
 
     #[inline(always)]
     fn columns<S: Simd>(keys: &TokenRows<'_, u8>, first: usize, square: usize, to: &mut [Square]) {
