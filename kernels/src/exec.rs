@@ -130,7 +130,7 @@ impl Exec {
             return body(0..rows);
         }
         let part = rows.div_ceil(threads * 4);
-        self.pool.run(rows.div_ceil(part), &|task| body(task * part..rows.min((task + 1) * part)));
+        self.run_in_stretches(rows.div_ceil(part), &|task| body(task * part..rows.min((task + 1) * part)));
     }
 }
 

@@ -156,13 +156,17 @@ impl<'a> KvViewMut<'a> {
     /// Stores tokens' keys and values (each `[slots, kv_dim]`) in `layer`; where a slot is given twice, the last.
     pub fn write(&mut self, exec: &Exec, layer: usize, slots: &[u32], keys: &[f32], values: &[f32]) {
         let KvShape { heads, head_dim, .. } = self.shape;
-        let len = slots.len() * self.shape.kv_dim();
-        assert_eq!([keys.len(), values.len()], [len; 2], "keys and values must be [slots, kv_dim]");
-        let places = self.places(layer);
-        let bytes = SharedMut::new(self.bytes);
+        let kv_dim = self.shape.kv_dim();
+        assert_eq!([keys.len(), values.len()], [slots.len() * kv_dim; 2], "keys and values must be [slots, kv_dim]");
+        let layer = &self.layer_mut(layer);
         exec.for_rows(heads, 2 * slots.len() * head_dim, &|heads| {
-            dispatch(exec.simd(), StoreHeads { places, bytes: &bytes, slots, keys, values, heads });
+            dispatch(exec.simd(), StoreHeads { layer, slots, keys, values, heads });
         });
+    }
+
+    /// One layer's, to share among threads.
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> LayerMut<'_> {
+        LayerMut { places: self.places(layer), bytes: SharedMut::new(self.bytes) }
     }
 
     /// Copies all layers of slot `from` to slot `to`.
@@ -199,10 +203,40 @@ impl LayerPlaces {
     }
 }
 
-/// Writes some heads of the keys and values of a layer's slots.
-struct StoreHeads<'a> {
+/// One layer's keys and values, that threads write by heads.
+pub(crate) struct LayerMut<'a> {
     places: LayerPlaces,
-    bytes: &'a SharedMut<'a, u8>,
+    bytes: SharedMut<'a, u8>,
+}
+
+impl LayerMut<'_> {
+    /// What a slot holds.
+    #[inline(always)]
+    pub fn shape(&self) -> KvShape {
+        self.places.shape
+    }
+
+    /// Stores a slot's keys and values of some heads from `first` on, each `[heads, head_dim]`.
+    ///
+    /// # Safety
+    /// No other task may store these heads.
+    #[inline(always)]
+    pub unsafe fn store<S: Simd>(&self, slot: u32, first: usize, [keys, values]: [&[f32]; 2]) {
+        let KvShape { dtype, head_dim, .. } = self.places.shape;
+        let rows = keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim));
+        for (head, (key, value)) in rows.enumerate() {
+            for (is_value, row) in [(false, key), (true, value)] {
+                // SAFETY: heads lie apart from each other, and the caller's task alone has these.
+                let to = unsafe { self.bytes.range(self.places.range(is_value, slot, first + head)) };
+                store_row::<S>(dtype, row, to);
+            }
+        }
+    }
+}
+
+/// Some heads of the keys and values of slots.
+struct StoreHeads<'a> {
+    layer: &'a LayerMut<'a>,
     slots: &'a [u32],
     keys: &'a [f32],
     values: &'a [f32],
@@ -214,16 +248,14 @@ impl Kernel for StoreHeads<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let KvShape { dtype, head_dim, .. } = self.places.shape;
-        for head in self.heads {
-            for (index, slot) in self.slots.iter().enumerate() {
-                let start = index * self.places.shape.kv_dim() + head * head_dim;
-                for (is_value, rows) in [(false, self.keys), (true, self.values)] {
-                    // SAFETY: heads lie apart from each other, and this task alone has these heads.
-                    let to = unsafe { self.bytes.range(self.places.range(is_value, *slot, head)) };
-                    store_row::<S>(dtype, &rows[start..start + head_dim], to);
-                }
-            }
+        let KvShape { head_dim, .. } = self.layer.shape();
+        let kv_dim = self.layer.shape().kv_dim();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let rows = [self.keys, self.values].map(|rows| {
+                &rows[index * kv_dim + self.heads.start * head_dim..index * kv_dim + self.heads.end * head_dim]
+            });
+            // SAFETY: tasks have different heads.
+            unsafe { self.layer.store::<S>(*slot, self.heads.start, rows) };
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The rotation pairs dimension i with i + head_dim / 2 (Hugging Face's `rotate_half`; RoPE is Su et al., 2104.09864).
 //! Keys are rotated by position and stored rotated, never by slot: that is why a kept path of a tree needs no copy.
-//! Threads share the stores by heads, so that two rows given one slot by mistake do not race.
+//! Threads share the rows by heads, so that two rows given one slot by mistake do not race, and each thread has at hand what
+//! it rotated, to store, and what it stored, to attend to.
 
 mod cpu;
 pub mod reference;
@@ -22,11 +23,19 @@ pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvVi
     let _timer = exec.time(Op::RopeKv);
     let RopeKvRows { q, k, v, slots } = rows;
     let (count, kv_dim) = (slots.len(), kv.shape().kv_dim());
+    let (heads, head_dim) = (kv.shape().heads, kv.shape().head_dim);
     assert_eq!(rope.rows(), count, "rope must hold a rotation for each row");
+    assert_eq!(rope.head_dim(), head_dim, "rope must rotate the heads of the KV");
     assert_eq!(k.len(), count * kv_dim, "k must be [rows, kv_dim]");
     assert_eq!(v.len(), count * kv_dim, "v must be [rows, kv_dim]");
-    rotate(exec, rope, [q, k]);
-    kv.write(exec, layer, slots, k, v);
+    let q_heads = q.len().checked_div(count * head_dim).unwrap_or(0);
+    let q_dim = q_heads * head_dim;
+    assert_eq!(q.len(), count * q_dim, "q must be [rows, heads * head_dim]");
+    let (q, k, kv) = (&SharedMut::new(q), &SharedMut::new(k), &kv.layer_mut(layer));
+    exec.for_rows(heads, count * (q_dim + 2 * kv_dim) / heads.max(1), &|part| {
+        let q_heads = part.start * q_heads / heads..part.end * q_heads / heads;
+        dispatch(exec.simd(), cpu::RotateHeads { rope, q, q_dim, k, v, slots, kv, heads: part, q_heads });
+    });
 }
 
 /// The rows that [`rope_kv`] works on.
@@ -39,22 +48,4 @@ pub struct RopeKvRows<'a> {
     pub v: &'a [f32],
     /// Slot of each row.
     pub slots: &'a [u32],
-}
-
-/// Rotates every head of each of `all` (`[rows, any number of heads * head_dim]`) by its row's position, in place and in one
-/// parallel region.
-pub fn rotate<const N: usize>(exec: &Exec, rope: &RopeRows, all: [&mut [f32]; N]) {
-    let all = all.map(|x| {
-        let width = x.len().checked_div(rope.rows()).unwrap_or(0);
-        assert_eq!(x.len(), width * rope.rows(), "x must be [rows, heads * head_dim]");
-        assert!(width.is_multiple_of(rope.head_dim()), "x must be [rows, heads * head_dim]: {width} values a row");
-        (SharedMut::new(x), width)
-    });
-    exec.for_rows(rope.rows(), all.iter().map(|(_, width)| width).sum(), &|rows| {
-        for (x, width) in all.iter().filter(|(_, width)| *width > 0) {
-            // SAFETY: parts are disjoint ranges of rows.
-            let x = unsafe { x.range(rows.start * width..rows.end * width) };
-            dispatch(exec.simd(), cpu::Rotate { x, width: *width, rope, first: rows.start });
-        }
-    });
 }
