@@ -25,14 +25,14 @@ pub fn rope_kv(exec: &Exec, rope: &RopeRows, rows: RopeKvRows<'_>, kv: &mut KvVi
     let (count, kv_dim) = (slots.len(), kv.shape().kv_dim());
     let (heads, head_dim) = (kv.shape().heads, kv.shape().head_dim);
     assert_eq!(rope.rows(), count, "rope must hold a rotation for each row");
-    assert_eq!(rope.head_dim(), head_dim, "rope must rotate the heads of the KV");
+    assert!(heads > 0 && rope.head_dim() == head_dim, "rope must rotate the heads of the KV");
     assert_eq!(k.len(), count * kv_dim, "k must be [rows, kv_dim]");
     assert_eq!(v.len(), count * kv_dim, "v must be [rows, kv_dim]");
     let q_heads = q.len().checked_div(count * head_dim).unwrap_or(0);
     let q_dim = q_heads * head_dim;
     assert_eq!(q.len(), count * q_dim, "q must be [rows, heads * head_dim]");
     let (q, k, kv) = (&SharedMut::new(q), &SharedMut::new(k), &kv.layer_mut(layer));
-    exec.for_rows(heads, count * (q_dim + 2 * kv_dim) / heads.max(1), &|part| {
+    exec.for_rows(heads, count * (q_dim + 2 * kv_dim) / heads, &|part| {
         let q_heads = part.start * q_heads / heads..part.end * q_heads / heads;
         dispatch(exec.simd(), cpu::RotateHeads { rope, q, q_dim, k, v, slots, kv, heads: part, q_heads });
     });
