@@ -1,4 +1,4 @@
-//! The rotation, sixteen pairs at a time, with two products and one sum each.
+//! The rotation, sixteen pairs at a time, with two products and one sum each; rotated keys go to their slots at once.
 //!
 //! The second product is fused into the sum; a head whose half is no multiple of 16 ends in padded lanes, so an
 //! element's bits do not depend on where in the head it lies.
