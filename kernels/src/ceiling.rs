@@ -9,7 +9,7 @@ use crate::quant::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
-use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
+use crate::simd::{Asks, Kernel, LANES, Line, Simd, SimdLevel, dispatch};
 use crate::weight::WeightDtype;
 use std::hint::black_box;
 use std::time::Instant;
@@ -183,10 +183,10 @@ fn blocks<S: Simd, const N: usize>(format: BlockFormat) -> f32 {
         let inputs = black_box(&words);
         let ints = match format {
             BlockFormat::Q8_0 | BlockFormat::Q6K => {
-                S::dot_bytes(black_box(&bytes), &inputs[..S::WIDE_INPUT.words()], &[0; N])
+                S::dot_bytes(black_box(&bytes), &inputs[..S::WIDE_INPUT.words()], &[0; N], Asks::NONE)
             }
             BlockFormat::Q4_0 | BlockFormat::Q4K => {
-                S::dot_nibbles(black_box(&nibbles), inputs.first_chunk().expect("enough"), &[0; N])
+                S::dot_nibbles(black_box(&nibbles), inputs.first_chunk().expect("enough"), &[0; N], Asks::NONE)
             }
         };
         for n in 0..N {

@@ -10,6 +10,7 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+mod asks;
 mod avx2;
 mod avx512;
 pub(crate) mod int8;
@@ -18,6 +19,7 @@ mod math;
 mod portable;
 mod transpose;
 
+pub(crate) use asks::Asks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub use level::SimdLevel;

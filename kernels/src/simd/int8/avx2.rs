@@ -6,8 +6,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::super::LANES;
 use super::super::avx2::Avx2;
+use super::super::{Asks, LANES};
 use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::x86_64::*;
 
@@ -56,13 +56,15 @@ impl Int8 for Avx2 {
         }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [Sums; N] {
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N], asks: Asks) -> [Sums; N] {
         assert_eq!(inputs.len(), 2 * quads.len());
         let mut sums = [Self::splat_i32(0); N];
         for n in 0..N {
             sums[n] = Self::splat_i32(first[n]);
         }
         for at in 0..left_rolled(quads.len()) {
+            asks.amid::<Self>(at);
+            asks.after::<Self>(at);
             // SAFETY: AVX2 by the level's contract; there are as many quads, and twice as many words.
             unsafe {
                 let [top, bottom] = halves(quads.get_unchecked(at));
@@ -84,12 +86,19 @@ impl Int8 for Avx2 {
         sums
     }
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(quads: &[[u8; QUAD]; 4], inputs: &[[i32; N]; QUADS], first: &[i32; N]) -> [Sums; N] {
+    fn dot_nibbles<const N: usize>(
+        quads: &[[u8; QUAD]; 4],
+        inputs: &[[i32; N]; QUADS],
+        first: &[i32; N],
+        asks: Asks,
+    ) -> [Sums; N] {
         // SAFETY: AVX2 by the level's contract; there are 4 quads, and 8 words.
         unsafe {
             let mask = _mm256_set1_epi8(15);
             let mut sums = [[_mm256_setzero_si256(); 2]; N];
             for at in 0..left_rolled(4) {
+                asks.amid::<Self>(at);
+                asks.after::<Self>(at);
                 let [top, bottom] = halves(quads.get_unchecked(at));
                 let (top_low, bottom_low) = (_mm256_and_si256(top, mask), _mm256_and_si256(bottom, mask));
                 let top_high = _mm256_and_si256(_mm256_srli_epi16::<4>(top), mask);

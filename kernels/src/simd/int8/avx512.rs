@@ -2,8 +2,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::super::LANES;
 use super::super::avx512::Avx512;
+use super::super::{Asks, LANES};
 use super::{InputLayout, Int8, QUAD, QUADS};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -43,12 +43,24 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         unsafe { add_pairs(acc, a, b) }
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [__m512i; N] {
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
+        asks: Asks,
+    ) -> [__m512i; N] {
         assert_eq!(inputs.len(), quads.len());
         let mut sums = splat_each(first);
-        for (quad, inputs) in quads.iter().zip(inputs) {
+        for (at, (quad, inputs)) in quads.iter().zip(inputs).enumerate() {
+            let (begun, rest) = inputs.split_at(N / 2);
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
-            unsafe { add_dots(&mut sums, _mm512_loadu_si512(quad.as_ptr().cast()), inputs) };
+            unsafe {
+                let quad = _mm512_loadu_si512(quad.as_ptr().cast());
+                add_dots(&mut sums[..N / 2], quad, begun);
+                asks.amid::<Self>(at);
+                add_dots(&mut sums[N / 2..], quad, rest);
+                asks.after::<Self>(at);
+            }
         }
         sums
     }
@@ -57,6 +69,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         quads: &[[u8; QUAD]; 4],
         inputs: &[[i32; N]; QUADS],
         first: &[i32; N],
+        asks: Asks,
     ) -> [__m512i; N] {
         let mut sums = splat_each(first);
         for (at, quad) in quads.iter().enumerate() {
@@ -65,8 +78,12 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
                 let (weights, mask) = (_mm512_loadu_si512(quad.as_ptr().cast()), _mm512_set1_epi8(15));
                 let low = _mm512_and_si512(weights, mask);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
-                add_dots(&mut sums, low, &inputs[at]);
-                add_dots(&mut sums, high, &inputs[4 + at]);
+                add_dots(&mut sums[..N / 2], low, &inputs[at][..N / 2]);
+                asks.amid::<Self>(at);
+                add_dots(&mut sums[N / 2..], low, &inputs[at][N / 2..]);
+                add_dots(&mut sums[..N / 2], high, &inputs[4 + at][..N / 2]);
+                asks.after::<Self>(at);
+                add_dots(&mut sums[N / 2..], high, &inputs[4 + at][N / 2..]);
             }
         }
         sums
@@ -85,36 +102,34 @@ fn add_pairs(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
-/// Adds the dot products of a quad with words of N inputs, each read where it lies.
+/// Adds the dot products of a quad with words of some inputs, each read where it lies.
 ///
 /// In assembly, since the compiler would first load all inputs that a block needs, for which there are not registers enough:
-/// 8 inputs took an eighth longer.
+/// 8 inputs took an eighth longer. Not `pure`, so that it stays where it is between the asks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn add_dots<const N: usize>(sums: &mut [__m512i; N], quad: __m512i, inputs: &[i32; N]) {
+fn add_dots(sums: &mut [__m512i], quad: __m512i, inputs: &[i32]) {
+    assert_eq!(inputs.len(), sums.len());
     macro_rules! dots {
         ($($sum:ident $at:literal),+) => {
-            // SAFETY: the instructions read the N inputs and change only the sums.
+            // SAFETY: the instructions read the inputs, as many as sums, and change only the sums.
             unsafe {
                 asm!(
                     $(concat!("vpdpbusd {", stringify!($sum), "}, {quad}, dword ptr [{inputs} + 4 * ", $at, "]{{1to16}}"),)+
                     $($sum = inout(zmm_reg) *$sum,)+
                     quad = in(zmm_reg) quad,
                     inputs = in(reg) inputs.as_ptr(),
-                    options(pure, readonly, nostack, preserves_flags),
+                    options(readonly, nostack, preserves_flags),
                 )
             }
         };
     }
-    match sums.as_mut_slice() {
+    match sums {
+        [] => {}
         [a] => dots!(a 0),
         [a, b] => dots!(a 0, b 1),
         [a, b, c] => dots!(a 0, b 1, c 2),
         [a, b, c, d] => dots!(a 0, b 1, c 2, d 3),
-        [a, b, c, d, e] => dots!(a 0, b 1, c 2, d 3, e 4),
-        [a, b, c, d, e, f] => dots!(a 0, b 1, c 2, d 3, e 4, f 5),
-        [a, b, c, d, e, f, g] => dots!(a 0, b 1, c 2, d 3, e 4, f 5, g 6),
-        [a, b, c, d, e, f, g, h] => dots!(a 0, b 1, c 2, d 3, e 4, f 5, g 6, h 7),
-        _ => unreachable!("a level's PANEL_ROWS"),
+        _ => unreachable!("half of a level's PANEL_ROWS"),
     }
 }

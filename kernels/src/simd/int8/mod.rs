@@ -6,7 +6,7 @@
 //! which VNNI, tiles, `maddubs` and a plain zero extension all take; the bias is undone by where a block's sum starts, which
 //! depends on the input alone.
 
-use super::LANES;
+use super::{Asks, LANES};
 
 mod avx2;
 mod avx512;
@@ -71,12 +71,19 @@ pub(crate) trait Int8: Copy + 'static {
     fn add_pairs(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
 
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [Self::I; N];
+    /// Asks on the way.
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
+        asks: Asks,
+    ) -> [Self::I; N];
     /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
-    /// ones (`NARROW_INPUT`).
+    /// ones (`NARROW_INPUT`). Asks on the way.
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
         inputs: &[[i32; N]; QUADS],
         first: &[i32; N],
+        asks: Asks,
     ) -> [Self::I; N];
 }

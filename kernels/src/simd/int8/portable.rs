@@ -3,7 +3,7 @@
 
 use super::super::portable::Portable;
 use super::{InputLayout, Int8, QUAD, QUADS};
-use crate::simd::LANES;
+use crate::simd::{Asks, LANES};
 
 impl Int8 for Portable {
     type I = [i32; LANES];
@@ -25,7 +25,12 @@ impl Int8 for Portable {
         std::array::from_fn(|i| acc[i] + product(a[i], b[i]))
     }
     #[inline(always)]
-    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N]) -> [[i32; LANES]; N] {
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
+        _: Asks,
+    ) -> [[i32; LANES]; N] {
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
             for (sums, input) in sums.iter_mut().zip(inputs[at]) {
@@ -39,6 +44,7 @@ impl Int8 for Portable {
         quads: &[[u8; QUAD]; 4],
         inputs: &[[i32; N]; QUADS],
         first: &[i32; N],
+        _: Asks,
     ) -> [[i32; LANES]; N] {
         let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {

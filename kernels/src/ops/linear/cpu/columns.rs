@@ -15,7 +15,7 @@
 use super::WeightBlock;
 use crate::ops::linear::pack::MOST_COLUMN_ROWS;
 use crate::quant::PANEL;
-use crate::simd::{LANES, Line, MOST_PARTS, Simd};
+use crate::simd::{Asks, LANES, Line, MOST_PARTS, Simd};
 use crate::weight::{COLUMN, COLUMN_PANELS};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -153,14 +153,12 @@ impl WeightBlock<'_> {
                 }
             }
         }
+        // A step is as much as asks for one line, or half of it.
+        let steps = L.max(S::HALVES);
         for (pairs, inputs) in weights[pairs].iter().zip(inputs.chunks_exact(S::HALVES)) {
-            let pairs: &[[u16; 2 * LANES]; P] = pairs[first..].first_chunk().expect("panels of the column");
-            for line in 0..L {
-                let line = asked.wrapping_add(line * size_of::<Line>());
-                S::prefetch(line.wrapping_add(ahead));
-                S::prefetch_far(line.wrapping_add(2 * ahead));
-            }
+            let asks = Asks::ahead(asked, ahead, L, steps / L);
             asked = asked.wrapping_add(L * size_of::<Line>());
+            let pairs: &[[u16; 2 * LANES]; P] = pairs[first..].first_chunk().expect("panels of the column");
             for half in 0..S::HALVES {
                 let mut weights = [[S::load_half(&pairs[0], 0, half); MOST_PARTS]; P];
                 for p in 0..P {
@@ -168,13 +166,14 @@ impl WeightBlock<'_> {
                         weights[p][part] = S::load_half(&pairs[p], part, half);
                     }
                 }
-                for n in 0..N {
-                    let input = S::splat_half(inputs[half][n]);
-                    for p in 0..P {
-                        for part in 0..S::PARTS {
-                            registers[p][n][part] = S::dot_half(registers[p][n][part], weights[p][part], input);
-                        }
-                    }
+                let steps = half * steps / S::HALVES..(half + 1) * steps / S::HALVES;
+                multiply::<S, N, P>(&mut registers, 0..N / 2, &weights, &inputs[half]);
+                for step in steps.clone() {
+                    asks.amid::<S>(step);
+                }
+                multiply::<S, N, P>(&mut registers, N / 2..N, &weights, &inputs[half]);
+                for step in steps {
+                    asks.after::<S>(step);
                 }
             }
         }
@@ -185,6 +184,24 @@ impl WeightBlock<'_> {
                     S::store_part(registers[p][n][part], &mut line.0, part);
                 }
                 sums[first + p][turn.at + n].write(line);
+            }
+        }
+    }
+}
+
+/// Adds the products of weights of P panels and of some of the N inputs.
+#[inline(always)]
+fn multiply<S: Simd, const N: usize, const P: usize>(
+    sums: &mut [[[S::Part; MOST_PARTS]; N]; P],
+    inputs: Range<usize>,
+    weights: &[[S::Half; MOST_PARTS]; P],
+    values: &[f32; N],
+) {
+    for n in inputs {
+        let input = S::splat_half(values[n]);
+        for p in 0..P {
+            for part in 0..S::PARTS {
+                sums[p][n][part] = S::dot_half(sums[p][n][part], weights[p][part], input);
             }
         }
     }

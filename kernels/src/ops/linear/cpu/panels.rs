@@ -7,16 +7,14 @@
 //!
 //! The first inputs ask for the spans to come, each of two chunks for its half, so that memory is as busy all the time: on
 //! Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. A half is one piece, line after line: a processor that
-//! fetches neighbours would fetch both of two interleaved shares while the first is asked for (see `columns.rs`). The
-//! first-level cache is asked for the next span, the second, which can wait for more lines at once, for the one after that: on
-//! Emerald Rapids a tenth faster than one of them alone. (On Zen 5 the first alone was up to a twentieth faster than the second
-//! alone.) Asks close to their use, quad by quad in every chunk, made 16 inputs half as long again.
+//! fetches neighbours would fetch both of two interleaved shares while the first is asked for (see `columns.rs`). Asks close to
+//! their use, quad by quad in every chunk, made 16 inputs half as long again.
 
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
 use crate::quant::{BAND, BlockFormat, PANEL, Pair, Panel, SPAN, SUPER, meta_bytes};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
-use crate::simd::{LANES, Line, SHIFT, Simd};
+use crate::simd::{Asks, LANES, Line, SHIFT, Simd};
 use crate::weight::WeightDtype;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -44,7 +42,13 @@ trait PanelFormat<S: Simd, const Q: usize> {
     /// f16 scales of each row of a super-block.
     const SUPERS: usize = 0;
     /// Adds a block to the sums of N inputs, or to the integers of its super-block; `inputs` are its words and then notes.
-    fn add<const N: usize>(block: &Block<'_, Q>, inputs: &[[i32; N]], ints: &mut [S::I; N], sums: &mut [S::F; N]);
+    fn add<const N: usize>(
+        block: &Block<'_, Q>,
+        inputs: &[[i32; N]],
+        asks: Asks,
+        ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    );
     /// Adds the integers of a super-block's blocks to the sums; `inputs` are those of all of them.
     #[inline(always)]
     fn end<const N: usize>(
@@ -77,9 +81,15 @@ impl<S: Simd> PanelFormat<S, QUADS> for Q8_0 {
     const NOTES: usize = notes_of(BlockFormat::Q8_0);
 
     #[inline(always)]
-    fn add<const N: usize>(block: &Block<'_, QUADS>, inputs: &[[i32; N]], _ints: &mut [S::I; N], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(
+        block: &Block<'_, QUADS>,
+        inputs: &[[i32; N]],
+        asks: Asks,
+        _ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S, QUADS>>::WORDS);
-        let dots = S::dot_bytes(block.quads, words, &notes[1]);
+        let dots = S::dot_bytes(block.quads, words, &notes[1], asks);
         scaled::<S, N>(sums, dots, S::load_f16(block.meta), &notes[0]);
     }
 }
@@ -94,12 +104,13 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4_0 {
     fn add<const N: usize>(
         block: &Block<'_, { QUADS / 2 }>,
         inputs: &[[i32; N]],
+        asks: Asks,
         _ints: &mut [S::I; N],
         sums: &mut [S::F; N],
     ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        let dots = S::dot_nibbles(block.quads, words, &notes[1]);
+        let dots = S::dot_nibbles(block.quads, words, &notes[1], asks);
         scaled::<S, N>(sums, dots, S::load_f16(block.meta), &notes[0]);
     }
 }
@@ -116,13 +127,14 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
     fn add<const N: usize>(
         block: &Block<'_, { QUADS / 2 }>,
         inputs: &[[i32; N]],
+        asks: Asks,
         ints: &mut [S::I; N],
         _sums: &mut [S::F; N],
     ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
         // Of the weights less 8, so that a dot has 16 bits.
-        let dots = S::dot_nibbles(block.quads, words, &notes[1]);
+        let dots = S::dot_nibbles(block.quads, words, &notes[1], asks);
         let scales = S::load_pairs(&meta_bytes(block.meta)[0], &[0; PANEL]);
         for n in 0..N {
             ints[n] = S::add_pairs(ints[n], dots[n], scales);
@@ -167,12 +179,18 @@ impl<S: Simd> PanelFormat<S, 6> for Q6K {
     const SUPERS: usize = 1;
 
     #[inline(always)]
-    fn add<const N: usize>(block: &Block<'_, 6>, inputs: &[[i32; N]], _ints: &mut [S::I; N], sums: &mut [S::F; N]) {
+    fn add<const N: usize>(
+        block: &Block<'_, 6>,
+        inputs: &[[i32; N]],
+        asks: Asks,
+        _ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S, 6>>::WORDS);
         let quads = sixes(block.quads);
         let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
-        for (half, (quads, words)) in halves.enumerate() {
-            let dots = S::dot_bytes(quads, words, &notes[1 + half]);
+        for (half, ((quads, words), asks)) in halves.zip(<[Asks; 2]>::from(asks.halves())).enumerate() {
+            let dots = S::dot_bytes(quads, words, &notes[1 + half], asks);
             scaled::<S, N>(sums, dots, signed_scales::<S>(&block.supers[0], &meta_bytes(block.meta)[half]), &notes[0]);
         }
     }
@@ -318,25 +336,25 @@ impl WeightBlock<'_> {
         let mut ints = [S::splat_i32(0); N];
         // Its share lies in one piece, and is asked for at the pace of the walk.
         let mut asked = pairs.as_ptr().cast::<u8>().wrapping_add(chunk % PARTS * size_of_val(pairs) / PARTS);
-        let asks = pair_lines(Q).div_ceil(PARTS);
         let together = if T::SUPERS > 0 { SUPER / 2 } else { SPAN / 2 };
         let mut super_block = 0;
         // Few instructions but the dots: counting blocks and lines for every block took 8 rows of q8_0 a tenth longer.
         while !pairs.is_empty() {
             let supers = panel.supers_of(super_block, T::SUPERS);
             if T::SUPERS > 0 {
-                ask::<S>(supers.as_ptr().cast(), 1, ahead);
+                Asks::ahead(supers.as_ptr().cast(), ahead, 1, 1).now::<S>();
             }
             let (these, other) = pairs.split_at(together.min(pairs.len()));
             let (theirs, others) = inputs.split_at(these.len() * 2 * per_block);
             for (pair, inputs) in these.iter().zip(theirs.chunks_exact(2 * per_block)) {
                 let (first, second) = inputs.split_at(per_block);
-                ask::<S>(asked, asks.div_ceil(2), ahead);
+                let (scales, quads) = Asks::ahead(asked, ahead, 1 + 2 * Q / PARTS, PARTS).split_at(1);
+                let (early, late) = quads.halves();
+                scales.now::<S>();
                 let block = Block { supers, meta: &pair.meta[0], quads: &pair.quads[0] };
-                T::add(&block, first, &mut ints, &mut sums);
-                ask::<S>(asked.wrapping_add(asks.div_ceil(2) * size_of::<Line>()), asks / 2, ahead);
+                T::add(&block, first, early, &mut ints, &mut sums);
                 let block = Block { supers, meta: &pair.meta[1], quads: &pair.quads[1] };
-                T::add(&block, second, &mut ints, &mut sums);
+                T::add(&block, second, late, &mut ints, &mut sums);
                 asked = asked.wrapping_add(size_of::<Pair<Q>>() / PARTS);
             }
             T::end(supers, these, theirs, &mut ints, &mut sums);
@@ -348,20 +366,5 @@ impl WeightBlock<'_> {
             S::store(sums[n], &mut lanes);
             lines[n].write(Line(lanes));
         }
-    }
-}
-
-/// Lines of a pair of blocks of Q quads.
-const fn pair_lines(quads: usize) -> usize {
-    1 + 2 * quads
-}
-
-/// Asks for what lies as these lines do, in the next span of so many bytes and in the one after it.
-#[inline(always)]
-fn ask<S: Simd>(from: *const u8, lines: usize, span: usize) {
-    for line in 0..lines {
-        let line = from.wrapping_add(line * size_of::<Line>());
-        S::prefetch(line.wrapping_add(span));
-        S::prefetch_far(line.wrapping_add(2 * span));
     }
 }
