@@ -1,7 +1,7 @@
 //! Attention: bytes of keys and values per second for few queries, multiply-adds per second for many.
 //!
 //! A token's key and value under one KV head meet `rows * heads / kv_heads` queries, so with grouped queries even a
-//! short draft is bound by arithmetic, and both are worth knowing. Contiguous and scattered slots, every KV dtype.
+//! short draft is bound by arithmetic, and both are worth knowing. Contiguous, shuffled and scattered slots, every KV dtype.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -42,12 +42,17 @@ pub fn bench(criterion: &mut Criterion) {
                 store.view_mut().write(&exec, layer, &all, &rows, &rows);
             }
             for (context, rows) in CASES {
-                for scattered in [false, true] {
-                    if scattered && context != 4096 {
+                // The same slots in another order, and slots that lie anywhere, on twice as many pages.
+                for order in ["", " shuffled", " scattered"] {
+                    if !order.is_empty() && context != 4096 {
                         continue;
                     }
-                    let order = if scattered { shuffled(&all) } else { all.clone() };
-                    let (before, new_slots) = order[..context + rows].split_at(context);
+                    let slots = match order {
+                        "" => all.clone(),
+                        " shuffled" => shuffled(&all[..context + rows]),
+                        _ => shuffled(&all),
+                    };
+                    let (before, new_slots) = slots[..context + rows].split_at(context);
                     let seqs = [AttentionSeq { context: before, rows: 0..rows, new_slots, tree: None }];
                     let mut q = machine::values(rows * shape.q_dim());
                     let attended: usize = (context + 1..=context + rows).sum();
@@ -55,7 +60,6 @@ pub fn bench(criterion: &mut Criterion) {
                         false => Throughput::Bytes(((context + rows) * kv.bytes_per_slot() / kv.layers) as u64),
                         true => Throughput::Elements((attended * heads * 64 * 2) as u64),
                     });
-                    let order = if scattered { " scattered" } else { "" };
                     let name = format!("f32 {heads}/{kv_heads} heads, {dtype_name} KV{order}");
                     let mut layer = 0;
                     group.bench_function(BenchmarkId::new(name, format!("{context}+{rows}")), |b| {
