@@ -71,7 +71,7 @@ pub(crate) trait Int8: Copy + 'static {
     fn add_pairs(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
 
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
-    /// Asks on the way.
+    /// The asks are made between the products.
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
         inputs: &[[i32; N]],
@@ -79,7 +79,7 @@ pub(crate) trait Int8: Copy + 'static {
         asks: Asks,
     ) -> [Self::I; N];
     /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
-    /// ones (`NARROW_INPUT`). Asks on the way.
+    /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(
         quads: &[[u8; QUAD]; 4],
         inputs: &[[i32; N]; QUADS],

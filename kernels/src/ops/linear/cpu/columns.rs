@@ -166,13 +166,13 @@ impl WeightBlock<'_> {
                         weights[p][part] = S::load_half(&pairs[p], part, half);
                     }
                 }
-                let steps = half * steps / S::HALVES..(half + 1) * steps / S::HALVES;
+                let these = half * steps / S::HALVES..(half + 1) * steps / S::HALVES;
                 multiply::<S, N, P>(&mut registers, 0..N / 2, &weights, &inputs[half]);
-                for step in steps.clone() {
+                for step in these.clone() {
                     asks.amid::<S>(step);
                 }
                 multiply::<S, N, P>(&mut registers, N / 2..N, &weights, &inputs[half]);
-                for step in steps {
+                for step in these {
                     asks.after::<S>(step);
                 }
             }
