@@ -1,6 +1,6 @@
 //! Where everything of 16 rows lies, a panel of them.
 //!
-//! Panels lie in bands of 8, and a band's blocks in spans of 16: span by span, and in a span panel by panel. Inputs pass over
+//! Panels lie in bands of 8, and a band's blocks in spans of 24: span by span, and in a span panel by panel. Inputs pass over
 //! the weights in this order, so that their span stays in the first-level cache while memory is read as one stream. A span
 //! of a panel is its super-blocks' scales, then the blocks two by two: a cache line with the scales of both, then the quants
 //! of both. Nothing is skipped and come back to, which the processor's own prefetcher loses track of: on Zen 4, where scales
@@ -19,8 +19,9 @@ pub(crate) const PANEL: usize = LANES;
 pub(crate) const BAND: usize = 8;
 /// Weight rows of a band.
 pub(crate) const BAND_ROWS: usize = BAND * PANEL;
-/// Blocks of a span: the last one may have fewer.
-pub(crate) const SPAN: usize = 16;
+/// Blocks of a span: the last one may have fewer. Of 16 blocks, 768 columns were a span and a short one, and 8 inputs of q4_K
+/// took a twentieth longer.
+pub(crate) const SPAN: usize = 24;
 /// Blocks of a super-block.
 pub(crate) const SUPER: usize = 8;
 /// Bytes of a block's scales: two for each row.
@@ -117,10 +118,13 @@ impl PanelLayout {
             let (quad, at) = (k / 4, 4 * lane + k % 4);
             match self.format {
                 BlockFormat::Q8_0 => quads[quad * QUAD + at] = *quant,
-                _ => quads[quad % 4 * QUAD + at] |= (quant & 15) << (4 * (quad / 4)),
-            }
-            if self.format == BlockFormat::Q6K {
-                quads[(4 + quad % 2) * QUAD + at] |= (quant >> 4) << (2 * (quad / 2));
+                BlockFormat::Q4_0 | BlockFormat::Q4K => quads[quad % 4 * QUAD + at] |= quant << (4 * (quad / 4)),
+                BlockFormat::Q6K if quad < 6 => quads[quad * QUAD + at] |= quant,
+                BlockFormat::Q6K => {
+                    for piece in 0..3 {
+                        quads[(3 * (quad - 6) + piece) * QUAD + at] |= (quant >> (2 * piece) & 3) << 6;
+                    }
+                }
             }
         }
     }
@@ -146,9 +150,9 @@ impl PanelLayout {
             match self.format {
                 BlockFormat::Q8_0 => quads[quad * QUAD + at],
                 BlockFormat::Q4_0 | BlockFormat::Q4K => quads[quad % 4 * QUAD + at] >> (4 * (quad / 4)) & 15,
+                BlockFormat::Q6K if quad < 6 => quads[quad * QUAD + at] & 63,
                 BlockFormat::Q6K => {
-                    let high = quads[(4 + quad % 2) * QUAD + at] >> (2 * (quad / 2)) & 3;
-                    quads[quad % 4 * QUAD + at] >> (4 * (quad / 4)) & 15 | high << 4
+                    (0..3).map(|piece| quads[(3 * (quad - 6) + piece) * QUAD + at] >> 6 << (2 * piece)).sum()
                 }
             }
         });
@@ -241,12 +245,6 @@ impl<'a> Panel<'a> {
     #[inline(always)]
     pub fn ahead(&self, quads: usize, block: usize, ahead: usize) -> *const u8 {
         self.pairs.as_ptr().wrapping_add(places(quads, block).1 + ahead)
-    }
-
-    /// Bytes of the span.
-    #[inline(always)]
-    pub fn bytes(&self) -> usize {
-        self.supers.len() + self.pairs.len()
     }
 
     /// The address of a cache line, counted from the start of the span, of which it may lie behind.

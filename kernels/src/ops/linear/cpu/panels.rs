@@ -41,6 +41,9 @@ trait PanelFormat<S: Simd, const Q: usize> {
     const NOTES: usize;
     /// f16 scales of each row of a super-block.
     const SUPERS: usize = 0;
+    /// Bytes of a full span of a panel: how far ahead of their use weights are asked for. As far in a shorter span, since a
+    /// change would ask for some of them twice and for others never.
+    const AHEAD: usize = SPAN / 2 * size_of::<Pair<Q>>() + SPAN / SUPER * Self::SUPERS * size_of::<[u16; PANEL]>();
     /// Adds a block to the sums of N inputs, or to the integers of its super-block; `inputs` are its words and then notes.
     fn add<const N: usize>(
         block: &Block<'_, Q>,
@@ -202,17 +205,21 @@ impl<S: Simd> PanelFormat<S, 6> for Q6K {
 /// Scales of q6_K, which are signed and stored with a bias of 128.
 #[inline(always)]
 pub(super) fn signed_scales<S: Simd>(d: &[u16; PANEL], scales: &[u8; PANEL]) -> S::F {
-    S::mul(S::load_f16(d), S::sub(S::load_u8(scales), S::splat(128.0)))
+    let d = S::load_f16(d);
+    S::fma(S::load_u8(scales), d, S::mul(d, S::splat(-128.0)))
 }
 
-/// Quads of 6 bits a weight, unpacked to bytes: low halves in the first four, high pairs of bits in the last two.
+/// Quads of 6 bits a weight, unpacked to bytes: the lower bits are six quads, the upper two of three quads are another.
 #[inline(always)]
 pub(super) fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
     let mut quads = [[0; QUAD]; QUADS];
-    for (at, quad) in quads.iter_mut().enumerate() {
-        let (low, high) = (&packed[at % 4], &packed[4 + at % 2]);
-        for ((byte, low), high) in quad.iter_mut().zip(low).zip(high) {
-            *byte = low >> (4 * (at / 4)) & 15 | (high >> (2 * (at / 2)) & 3) << 4;
+    let (lower, upper) = quads.split_at_mut(packed.len());
+    for (quad, packed) in lower.iter_mut().zip(packed) {
+        *quad = packed.map(|byte| byte & 63);
+    }
+    for (quad, [first, second, third]) in upper.iter_mut().zip(packed.as_chunks().0) {
+        for (byte, ((first, second), third)) in quad.iter_mut().zip(first.iter().zip(second).zip(third)) {
+            *byte = first >> 6 & 3 | second >> 4 & 12 | third >> 2 & 48;
         }
     }
     quads
@@ -308,8 +315,8 @@ impl WeightBlock<'_> {
         }
         let lines = lines.first_chunk_mut::<N>().expect("room for the sums of all chunks");
         match (chunks.len(), chunks.start, chunk) {
-            (1, 0, _) => self.blocks::<S, T, Q, N, 1>(panel, span, chunk, panel.bytes(), lines),
-            (_, 0, 0 | 1) => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, panel.bytes(), lines),
+            (1, 0, _) => self.blocks::<S, T, Q, N, 1>(panel, span, chunk, T::AHEAD, lines),
+            (_, 0, 0 | 1) => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, T::AHEAD, lines),
             // It asks for what it has, which spares a third copy of the walk.
             _ => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, 0, lines),
         }
