@@ -5,6 +5,7 @@ use crate::quant::{BlockFormat, SUPER};
 use crate::simd::int8::BLOCK;
 use crate::simd::{LANES, SHIFT, Simd};
 use crate::weight::WeightDtype;
+use std::mem::MaybeUninit;
 
 /// Values as int8, followed by the notes of all blocks, for matrix instructions.
 #[inline(always)]
@@ -45,44 +46,75 @@ pub(super) struct Rounded {
 }
 
 /// Up to 8 blocks of values, then zeros, as int8 with the scale greatest / 127, of each block or of all; and their notes.
-///
-/// Step by step for all blocks: a block by itself is one chain of instructions that wait for each other.
 #[inline(always)]
 pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32]) -> Rounded {
-    let mut whole;
-    let x: &[f32; SUPER * BLOCK] = if let Ok(x) = x.try_into() {
-        x
-    } else {
-        whole = [0.0; SUPER * BLOCK];
-        whole[..x.len()].copy_from_slice(x);
-        &whole
-    };
-    let blocks = x.as_chunks::<LANES>().0.as_chunks::<2>().0;
-    let mut magnitudes = [S::splat(0.0); SUPER];
-    for (magnitude, [low, high]) in magnitudes.iter_mut().zip(blocks) {
-        let (low, high) = (S::load(low), S::load(high));
-        *magnitude = S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high)));
-    }
-    let mut greatest = [0.0f32; SUPER];
-    if scaled_alike(format) == SUPER {
-        let mut all = magnitudes[0];
-        for magnitude in &magnitudes[1..] {
-            all = S::max(all, *magnitude);
+    round_by::<S>(format, x, &Scales::of::<S>(format, x))
+}
+
+/// By what blocks are rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Scales {
+    scales: [f32; LANES],
+    inverses: [f32; LANES],
+}
+
+impl Scales {
+    pub const NONE: Self = Self { scales: [0.0; LANES], inverses: [0.0; LANES] };
+
+    /// Those of up to 8 blocks of values.
+    ///
+    /// Step by step for all blocks: a block by itself is one chain of instructions that wait for each other.
+    #[inline(always)]
+    pub fn of<S: Simd>(format: BlockFormat, x: &[f32]) -> Self {
+        let mut padded = MaybeUninit::uninit();
+        let blocks = whole(x, &mut padded);
+        let mut magnitudes = [S::splat(0.0); SUPER];
+        for (magnitude, [low, high]) in magnitudes.iter_mut().zip(blocks) {
+            let (low, high) = (S::load(low), S::load(high));
+            *magnitude = S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high)));
         }
-        greatest = [S::greatest(all); SUPER];
-    } else {
-        for (greatest, magnitude) in greatest.iter_mut().zip(magnitudes) {
-            *greatest = S::greatest(magnitude);
-        }
+        let greatest = if scaled_alike(format) == SUPER {
+            let mut all = magnitudes[0];
+            for magnitude in &magnitudes[1..] {
+                all = S::max(all, *magnitude);
+            }
+            S::splat(S::greatest(all))
+        } else {
+            S::greatest_of_each(magnitudes)
+        };
+        let (most, zero) = (S::splat(127.0), S::splat(0.0));
+        let mut made = Self::NONE;
+        S::store(S::div(greatest, most), &mut made.scales);
+        S::store(S::select_less(zero, greatest, S::div(most, greatest), zero), &mut made.inverses);
+        made
     }
-    let (mut notes, mut inverses) = ([[0; SUPER]; NOTES], [0.0; SUPER]);
-    for block in 0..SUPER {
-        notes[0][block] = (greatest[block] / 127.0).to_bits() as i32;
-        inverses[block] = if greatest[block] > 0.0 { 127.0 / greatest[block] } else { 0.0 };
+}
+
+/// Up to 8 blocks of values, then zeros.
+#[inline(always)]
+fn whole<'a>(x: &'a [f32], padded: &'a mut MaybeUninit<[[[f32; LANES]; 2]; SUPER]>) -> &'a [[[f32; LANES]; 2]; SUPER] {
+    if let Ok(whole) = x.as_chunks::<LANES>().0.as_chunks::<2>().0.try_into()
+        && x.len() == SUPER * BLOCK
+    {
+        return whole;
+    }
+    let padded = padded.write([[[0.0; LANES]; 2]; SUPER]);
+    padded.as_flattened_mut().as_flattened_mut()[..x.len()].copy_from_slice(x);
+    padded
+}
+
+/// The same as int8, and their notes.
+#[inline(always)]
+pub(super) fn round_by<S: Simd>(format: BlockFormat, x: &[f32], by: &Scales) -> Rounded {
+    let mut padded = MaybeUninit::uninit();
+    let blocks = whole(x, &mut padded);
+    let mut notes = [[0; SUPER]; NOTES];
+    for (note, scale) in notes[0].iter_mut().zip(by.scales) {
+        *note = scale.to_bits() as i32;
     }
     let mut quants = [[0; BLOCK]; SUPER];
     for (block, [low, high]) in blocks.iter().enumerate() {
-        quants[block] = S::round_int8(S::load(low), S::load(high), inverses[block]);
+        quants[block] = S::round_int8(S::load(low), S::load(high), by.inverses[block]);
     }
     let halves = S::sum_int8(&quants);
     // The bits of a float, for blocks that are scaled by themselves.
