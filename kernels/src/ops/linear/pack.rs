@@ -315,7 +315,8 @@ impl PackChunk<'_> {
         let words = layout.words();
         let per_block = words + notes_of(format);
         for (columns, out) in self.each::<N>(SUPER, per_block) {
-            // Of all rows first: each row is one chain of instructions that wait for each other (8 rows of q4_K take a quarter less).
+            // Of all rows first: each row is one chain of instructions that wait for each other. 8 rows of q4_K take a quarter
+            // less.
             let mut scales = [Scales::NONE; N];
             for n in 0..N {
                 scales[n] = Scales::of::<S>(format, &self.x[n * self.cols..][columns.clone()]);
