@@ -22,7 +22,7 @@ use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout, QUADS};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
 use crate::weight::{Arrangement, Weight, WeightDtype};
-use int8::{Scales, pack_int8, round_by, scaled_alike};
+use int8::{Scales, pack_int8, round_blocks, scaled_alike};
 use std::ops::Range;
 
 /// Most input rows that lie side by side for weights in columns, at any level.
@@ -322,7 +322,7 @@ impl PackChunk<'_> {
                 scales[n] = Scales::of::<S>(format, &self.x[n * self.cols..][columns.clone()]);
             }
             for n in 0..N {
-                let rounded = round_by::<S>(format, &self.x[n * self.cols..][columns.clone()], &scales[n]);
+                let rounded = round_blocks::<S>(format, &self.x[n * self.cols..][columns.clone()], &scales[n]);
                 for (at, (quants, out)) in rounded.quants.iter().zip(out.chunks_exact_mut(per_block)).enumerate() {
                     let (out, out_notes) = out.split_at_mut(words);
                     let mut block = [0; 2 * QUADS];

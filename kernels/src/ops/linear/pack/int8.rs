@@ -16,7 +16,7 @@ pub(super) fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
     let blocks = words.chunks_mut(SUPER * layout.words()).zip(notes.as_chunks_mut::<NOTES>().0.chunks_mut(SUPER));
     for (x, (words, notes)) in x.chunks(SUPER * BLOCK).zip(blocks) {
-        let rounded = round_blocks::<S>(format, x);
+        let rounded = round_blocks::<S>(format, x, &Scales::of::<S>(format, x));
         for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&rounded.quants) {
             layout.write(quants, words);
         }
@@ -45,13 +45,7 @@ pub(super) struct Rounded {
     pub notes: [[i32; SUPER]; NOTES],
 }
 
-/// Up to 8 blocks of values, then zeros, as int8 with the scale greatest / 127, of each block or of all; and their notes.
-#[inline(always)]
-pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32]) -> Rounded {
-    round_by::<S>(format, x, &Scales::of::<S>(format, x))
-}
-
-/// By what blocks are rounded.
+/// By what up to 8 blocks are rounded: their scales, greatest / 127 of each block or of all, and the inverses.
 #[derive(Clone, Copy)]
 pub(super) struct Scales {
     scales: [f32; LANES],
@@ -103,9 +97,9 @@ fn whole<'a>(x: &'a [f32], padded: &'a mut MaybeUninit<[[[f32; LANES]; 2]; SUPER
     padded
 }
 
-/// The same as int8, and their notes.
+/// Up to 8 blocks of values, then zeros, as int8 with these scales; and their notes.
 #[inline(always)]
-pub(super) fn round_by<S: Simd>(format: BlockFormat, x: &[f32], by: &Scales) -> Rounded {
+pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32], by: &Scales) -> Rounded {
     let mut padded = MaybeUninit::uninit();
     let blocks = whole(x, &mut padded);
     let mut notes = [[0; SUPER]; NOTES];
