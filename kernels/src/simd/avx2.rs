@@ -84,6 +84,7 @@ impl Simd for Avx2 {
     const HALVES: usize = 2;
     const INPUT_LINES: usize = 1;
     const PARTS: usize = 2;
+    const ASKS_TWICE: bool = true;
     const QUERIES: usize = 6;
     const TILE_ROWS: usize = 4;
     const COLUMN_ROWS: usize = 5;

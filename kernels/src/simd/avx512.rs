@@ -101,6 +101,8 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     const HALVES: usize = if BF16 { 1 } else { 2 };
     const INPUT_LINES: usize = Self::HALVES;
     const PARTS: usize = 1;
+    // Processors that prefer this level are AMD's: see `SimdLevel::preferred`.
+    const ASKS_TWICE: bool = !BF16;
     const QUERIES: usize = 8;
     const TILE_ROWS: usize = 8;
     const COLUMN_ROWS: usize = 12;
@@ -350,7 +352,12 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn prefetch_far(address: *const u8) {
         // SAFETY: a prefetch reads nothing and faults nowhere, and every x86-64 has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+        unsafe {
+            match Self::ASKS_TWICE {
+                true => _mm_prefetch::<_MM_HINT_T1>(address.cast()),
+                false => _mm_prefetch::<_MM_HINT_T0>(address.cast()),
+            }
+        }
     }
     #[inline(always)]
     fn dot_half(acc: __m512, a: __m512, b: __m512) -> __m512 {

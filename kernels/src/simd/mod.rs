@@ -215,9 +215,11 @@ pub(crate) trait Simd: int8::Int8 + Sized {
             Self::transpose(&rows, to);
         }
     }
+    /// Whether lines are best asked for twice, for the second-level cache and then for the first. See [`Asks`].
+    const ASKS_TWICE: bool;
     /// Asks for the cache line at an address that is about to be read; any address will do.
     fn prefetch(address: *const u8);
-    /// The same, into the second-level cache.
+    /// The same, long before it is read: into the second-level cache where lines are asked for twice, else into the first.
     fn prefetch_far(address: *const u8);
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
     fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;

@@ -36,6 +36,7 @@ impl Simd for Portable {
     const HALVES: usize = 2;
     const INPUT_LINES: usize = 2;
     const PARTS: usize = 1;
+    const ASKS_TWICE: bool = false;
     const QUERIES: usize = 2;
     const TILE_ROWS: usize = 4;
     const COLUMN_ROWS: usize = 2;

@@ -112,7 +112,10 @@ impl WeightBlock<'_> {
         // which spares a third copy of the walk.
         let ask = |walk: usize| (walk.min(1) * pairs.len() * size_of::<Line>(), if walk < 2 { AHEAD } else { 0 });
         match (takes_both::<S>(N), turn.number) {
-            (true, None) => self.sides::<S, N, COLUMN_PANELS, COLUMN_PANELS>(0, weights, pairs, turn, (0, AHEAD), sums),
+            (true, None) => {
+                let ask = (0, Asks::alone::<S>(AHEAD));
+                self.sides::<S, N, COLUMN_PANELS, COLUMN_PANELS>(0, weights, pairs, turn, ask, sums)
+            }
             (true, Some(number)) => {
                 self.sides::<S, N, COLUMN_PANELS, 1>(0, weights, pairs.clone(), turn, ask(number), sums)
             }

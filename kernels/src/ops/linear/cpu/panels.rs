@@ -315,7 +315,7 @@ impl WeightBlock<'_> {
         }
         let lines = lines.first_chunk_mut::<N>().expect("room for the sums of all chunks");
         match (chunks.len(), chunks.start, chunk) {
-            (1, 0, _) => self.blocks::<S, T, Q, N, 1>(panel, span, chunk, T::AHEAD, lines),
+            (1, 0, _) => self.blocks::<S, T, Q, N, 1>(panel, span, chunk, Asks::alone::<S>(T::AHEAD), lines),
             (_, 0, 0 | 1) => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, T::AHEAD, lines),
             // It asks for what it has, which spares a third copy of the walk.
             _ => self.blocks::<S, T, Q, N, 2>(panel, span, chunk, 0, lines),
