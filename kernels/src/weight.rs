@@ -75,7 +75,7 @@ impl fmt::Display for WeightDtype {
 pub enum Arrangement {
     /// Row by row, as in a file.
     Rows,
-    /// `[rows / 32, steps, 16 lanes, 32 rows]` pairs, one stream: what vectors multiply fastest.
+    /// `[rows / 64, steps, 16 lanes, 64 rows]` pairs, one stream: what vectors multiply fastest.
     Columns,
     /// `[rows / 16, steps, 16 lanes, 16 rows]` pairs: each step a tile of 1 KiB, as matrix instructions take it. Only levels
     /// that have them multiply these.
@@ -83,7 +83,7 @@ pub enum Arrangement {
 }
 
 /// Panels of 16 rows side by side in columns.
-pub(crate) const COLUMN_PANELS: usize = 2;
+pub(crate) const COLUMN_PANELS: usize = 4;
 /// Rows side by side in columns.
 pub(crate) const COLUMN: usize = COLUMN_PANELS * PANEL;
 
@@ -339,7 +339,7 @@ impl Weight {
         }
     }
 
-    /// Weight rows `32 * index ..` of bf16 in columns, pair by pair of k: each row's. Panics if they are not.
+    /// Weight rows `64 * index ..` of bf16 in columns, pair by pair of k: each row's. Panics if they are not.
     #[inline(always)]
     pub(crate) fn column(&self, index: usize) -> &[[[u16; STEP]; COLUMN_PANELS]] {
         assert_eq!(self.arrangement, Arrangement::Columns);

@@ -105,7 +105,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     const ASKS_TWICE: bool = !BF16;
     const QUERIES: usize = 8;
     const TILE_ROWS: usize = 8;
-    const COLUMN_ROWS: usize = 12;
+    const COLUMN_ROWS: usize = 6;
 
     lanewise!(add, _mm512_add_ps, a, b);
     lanewise!(sub, _mm512_sub_ps, a, b);

@@ -19,9 +19,9 @@ pub use pack::PackedRows;
 use crate::blocks::Linear;
 use crate::exec::Exec;
 use crate::profile::Op;
-use crate::quant::BAND_ROWS;
+use crate::quant::{BAND_ROWS, PANEL};
 use crate::shared::SharedMut;
-use crate::weight::COLUMN;
+use crate::weight::{Arrangement, COLUMN};
 use cpu::WeightBlock;
 use std::ops::Range;
 
@@ -99,7 +99,8 @@ impl<'a> Part<'a> {
         let block_rows = if weight.dtype().is_quantised() && fitting >= BAND_ROWS * 3 / TASKS_PER_THREAD {
             (fitting / BAND_ROWS).max(1) * BAND_ROWS
         } else {
-            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { COLUMN })
+            let least = if weight.arrangement() == Arrangement::Columns { COLUMN } else { 2 * PANEL };
+            fitting.next_multiple_of(if fitting >= BLOCK_ROWS.end / 2 { BLOCK_ROWS.end } else { least })
         };
         Self { linear: job.linear, out: SharedMut::new(job.out), adds: job.adds, first_task, block_rows }
     }

@@ -26,7 +26,9 @@ use int8::{Scales, pack_int8, round_blocks, scaled_alike};
 use std::ops::Range;
 
 /// Most input rows that lie side by side for weights in columns, at any level.
-pub(super) const MOST_COLUMN_ROWS: usize = 12;
+pub(super) const MOST_COLUMN_ROWS: usize = 6;
+/// The same for quantised weights; no fewer.
+const MOST_PANEL_ROWS: usize = 8;
 
 /// Words that belong to a block of a quantised row: the inputs' scale, then where its sums start; for q4_K also the
 /// sums of a pair of blocks as two i16, times 8 and as they are, in either. Side by side only as many as the format has.
@@ -272,11 +274,7 @@ impl Kernel for PackChunk<'_> {
             5 => self.rows::<S, 5>(),
             6 => self.rows::<S, 6>(),
             7 => self.rows::<S, 7>(),
-            8 => self.rows::<S, 8>(),
-            9 => self.rows::<S, 9>(),
-            10 => self.rows::<S, 10>(),
-            11 => self.rows::<S, 11>(),
-            _ => self.rows::<S, MOST_COLUMN_ROWS>(),
+            _ => self.rows::<S, MOST_PANEL_ROWS>(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A block of bf16 weights in columns times all packed input rows.
 //!
-//! 32 weight rows lie side by side, pair by pair of k, as `Weight::rearranged` laid them: weights are one stream, read from
+//! 64 weight rows lie side by side, pair by pair of k, as `Weight::rearranged` laid them: weights are one stream, read from
 //! end to end, a lane of a sum is a weight row, and an input that is broadcast serves all of them. It is the tile of every
 //! dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008). An element is
 //! one sum over ascending k. Memory serves one stream fastest (on Zen 4 two rows abreast are read at three quarters of the
@@ -8,9 +8,13 @@
 //! The second-level cache, which can wait for more lines at once, is asked a stretch before: on Emerald Rapids another tenth
 //! with few inputs, and with 16.
 //!
-//! Several chunks of inputs take turns on each stretch of a column, which stays in the first-level cache meanwhile. The first
-//! two walks over it ask for half a stretch each, in one piece: when one asked for even lines and the other for odd ones, the
-//! first had the neighbours fetched too, twice what memory gives, and 16 inputs took a fifth longer on Emerald Rapids.
+//! Several chunks of inputs take turns on each stretch of a column, which stays in the first-level cache meanwhile; where
+//! registers are few, so do its panels. Each walk asks for its part of the lines to come in one piece: when one asked for even
+//! lines and another for odd ones, the first had the neighbours fetched too, twice what memory gives, and 16 inputs took a
+//! fifth longer on Emerald Rapids.
+//!
+//! Four panels at once are as many chains of products for a single input. By two, chunks had up to 12 inputs: on Zen 5 one or
+//! two inputs took nearly twice as long on weights in a cache, 24 a tenth longer.
 
 use super::WeightBlock;
 use crate::ops::linear::pack::MOST_COLUMN_ROWS;
@@ -23,15 +27,11 @@ use std::ops::Range;
 /// Most input rows that take turns.
 const ROWS: usize = 24;
 /// Pairs of k that they take turns on: 16 KiB of weights.
-const STRETCH: usize = 128;
+const STRETCH: usize = 64;
 /// Bytes ahead of their use at which weights are asked for in the first-level cache; in the second, twice that.
 const AHEAD: usize = STRETCH * size_of::<Pairs>();
 
-/// Input rows whose sums with both panels fit the registers where one is half of the lanes; more take one panel after the
-/// other.
-const FEW: usize = 2;
-
-/// One pair of k of 32 weight rows.
+/// One pair of k of 64 weight rows.
 type Pairs = [[u16; 2 * LANES]; COLUMN_PANELS];
 
 /// Sums of some input rows.
@@ -58,8 +58,8 @@ impl WeightBlock<'_> {
             for first in (0..self.x.chunks()).step_by(turns) {
                 let chunks = first..self.x.chunks().min(first + turns);
                 let inputs = self.x.chunk(first).start..self.x.chunk(chunks.end - 1).end;
-                // One chunk goes over all of them at once, if it takes both panels.
-                let at_once = chunks.len() == 1 && takes_both::<S>(inputs.len());
+                // One chunk goes over all of them at once, if it takes all panels.
+                let at_once = chunks.len() == 1 && panels_at_once::<S>(inputs.len()) == COLUMN_PANELS;
                 let stretch = if at_once { weights.len() } else { STRETCH };
                 for from in (0..weights.len()).step_by(stretch) {
                     let pairs = from..weights.len().min(from + stretch);
@@ -91,12 +91,6 @@ impl WeightBlock<'_> {
             3 => self.stretch::<S, 3>(weights, pairs, turn, sums),
             4 => self.stretch::<S, 4>(weights, pairs, turn, sums),
             5 => self.stretch::<S, 5>(weights, pairs, turn, sums),
-            6 => self.stretch::<S, 6>(weights, pairs, turn, sums),
-            7 => self.stretch::<S, 7>(weights, pairs, turn, sums),
-            8 => self.stretch::<S, 8>(weights, pairs, turn, sums),
-            9 => self.stretch::<S, 9>(weights, pairs, turn, sums),
-            10 => self.stretch::<S, 10>(weights, pairs, turn, sums),
-            11 => self.stretch::<S, 11>(weights, pairs, turn, sums),
             _ => self.stretch::<S, MOST_COLUMN_ROWS>(weights, pairs, turn, sums),
         }
     }
@@ -108,21 +102,31 @@ impl WeightBlock<'_> {
         if N > S::COLUMN_ROWS {
             return;
         }
-        // Half of the lines to come are asked for by each of the first two walks over the stretch; others ask for what they have,
-        // which spares a third copy of the walk.
-        let ask = |walk: usize| (walk.min(1) * pairs.len() * size_of::<Line>(), if walk < 2 { AHEAD } else { 0 });
-        match (takes_both::<S>(N), turn.number) {
-            (true, None) => {
+        // A chunk alone asks for all lines to come, of several the first two for half of them, each walk for a part in one piece;
+        // others ask for what they have, which spares a third copy of the walk.
+        let quarter = pairs.len() * size_of::<Pairs>() / 4;
+        let (begin, ahead) = match turn.number {
+            Some(number @ 0..2) => (2 * number * quarter, AHEAD),
+            Some(_) => (0, 0),
+            None => (0, AHEAD),
+        };
+        match (panels_at_once::<S>(N), turn.number) {
+            (COLUMN_PANELS, None) => {
                 let ask = (0, Asks::alone::<S>(AHEAD));
-                self.sides::<S, N, COLUMN_PANELS, COLUMN_PANELS>(0, weights, pairs, turn, ask, sums)
+                self.sides::<S, N, COLUMN_PANELS, 4>(0, weights, pairs, turn, ask, sums)
             }
-            (true, Some(number)) => {
-                self.sides::<S, N, COLUMN_PANELS, 1>(0, weights, pairs.clone(), turn, ask(number), sums)
+            (COLUMN_PANELS, _) => self.sides::<S, N, COLUMN_PANELS, 2>(0, weights, pairs, turn, (begin, ahead), sums),
+            (2, _) => {
+                for walk in 0..2 {
+                    let ask = (begin + 2 * walk * quarter, ahead);
+                    self.sides::<S, N, 2, 2>(2 * walk, weights, pairs.clone(), turn, ask, sums);
+                }
             }
-            (false, number) => {
-                for panel in 0..COLUMN_PANELS {
-                    let walk = number.unwrap_or(0) * COLUMN_PANELS + panel;
-                    self.sides::<S, N, 1, 1>(panel, weights, pairs.clone(), turn, ask(walk), sums);
+            _ => {
+                for walk in 0..COLUMN_PANELS {
+                    let ahead = if walk < 2 || turn.number.is_none() { ahead } else { 0 };
+                    let ask = (begin + walk * quarter, ahead);
+                    self.sides::<S, N, 1, 1>(walk, weights, pairs.clone(), turn, ask, sums);
                 }
             }
         }
@@ -210,8 +214,12 @@ fn multiply<S: Simd, const N: usize, const P: usize>(
     }
 }
 
-/// Whether so many input rows take both panels at once.
+/// Panels whose sums with so many input rows fit the registers: all, but where one is half of the lanes.
 #[inline(always)]
-fn takes_both<S: Simd>(rows: usize) -> bool {
-    S::PARTS == 1 || rows <= FEW
+const fn panels_at_once<S: Simd>(rows: usize) -> usize {
+    match (S::PARTS, rows) {
+        (1, _) | (_, 1) => COLUMN_PANELS,
+        (_, 2) => 2,
+        _ => 1,
+    }
 }
