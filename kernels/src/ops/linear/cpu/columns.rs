@@ -42,8 +42,9 @@ struct Turn {
     rows: Range<usize>,
     /// Where its sums begin.
     at: usize,
-    /// Which of several it is; a single one has no number.
-    number: Option<usize>,
+    /// Which of so many it is.
+    number: usize,
+    of: usize,
 }
 
 impl WeightBlock<'_> {
@@ -63,10 +64,9 @@ impl WeightBlock<'_> {
                 let stretch = if at_once { weights.len() } else { STRETCH };
                 for from in (0..weights.len()).step_by(stretch) {
                     let pairs = from..weights.len().min(from + stretch);
-                    for (index, chunk) in chunks.clone().enumerate() {
+                    for (number, chunk) in chunks.clone().enumerate() {
                         let rows = self.x.chunk(chunk);
-                        let number = (chunks.len() > 1).then_some(index);
-                        let turn = Turn { at: rows.start - inputs.start, rows, number };
+                        let turn = Turn { at: rows.start - inputs.start, rows, number, of: chunks.len() };
                         self.turn::<S>(weights, pairs.clone(), &turn, &mut sums);
                     }
                 }
@@ -102,30 +102,32 @@ impl WeightBlock<'_> {
         if N > S::COLUMN_ROWS {
             return;
         }
-        // A chunk alone asks for all lines to come, of several the first two for half of them, each walk for a part in one piece;
-        // others ask for what they have, which spares a third copy of the walk.
+        // Chunks share the lines to come by quarters, so that memory is busy all the time, and each walk asks for its part in one
+        // piece. Who has no part asks for what there is, which spares another copy of the walk.
         let quarter = pairs.len() * size_of::<Pairs>() / 4;
-        let (begin, ahead) = match turn.number {
-            Some(number @ 0..2) => (2 * number * quarter, AHEAD),
-            Some(_) => (0, 0),
-            None => (0, AHEAD),
-        };
-        match (panels_at_once::<S>(N), turn.number) {
-            (COLUMN_PANELS, None) => {
+        let share = |chunk: usize| (4 * chunk).div_ceil(turn.of);
+        let (begin, quarters) = (share(turn.number), share(turn.number + 1) - share(turn.number));
+        let ahead = if quarters > 0 { AHEAD } else { 0 };
+        match (panels_at_once::<S>(N), quarters) {
+            (COLUMN_PANELS, 4) => {
                 let ask = (0, Asks::alone::<S>(AHEAD));
                 self.sides::<S, N, COLUMN_PANELS, 4>(0, weights, pairs, turn, ask, sums)
             }
-            (COLUMN_PANELS, _) => self.sides::<S, N, COLUMN_PANELS, 2>(0, weights, pairs, turn, (begin, ahead), sums),
+            (COLUMN_PANELS, 2) => {
+                self.sides::<S, N, COLUMN_PANELS, 2>(0, weights, pairs, turn, (begin * quarter, ahead), sums)
+            }
+            (COLUMN_PANELS, _) => {
+                self.sides::<S, N, COLUMN_PANELS, 1>(0, weights, pairs, turn, (begin * quarter, ahead), sums)
+            }
             (2, _) => {
                 for walk in 0..2 {
-                    let ask = (begin + 2 * walk * quarter, ahead);
+                    let ask = ((begin + 2 * walk) * quarter, ahead);
                     self.sides::<S, N, 2, 2>(2 * walk, weights, pairs.clone(), turn, ask, sums);
                 }
             }
             _ => {
                 for walk in 0..COLUMN_PANELS {
-                    let ahead = if walk < 2 || turn.number.is_none() { ahead } else { 0 };
-                    let ask = (begin + walk * quarter, ahead);
+                    let ask = ((begin + walk) * quarter, if walk < quarters { ahead } else { 0 });
                     self.sides::<S, N, 1, 1>(walk, weights, pairs.clone(), turn, ask, sums);
                 }
             }
