@@ -234,7 +234,7 @@ impl Weight {
         }
     }
 
-    /// bf16 that lies row by row, laid out anew with 16 or 32 rows side by side, rows and steps of 32 columns padded with
+    /// bf16 that lies row by row, laid out anew with 16 or 64 rows side by side, rows and steps of 32 columns padded with
     /// zeros; any other weight as it is. An arrangement decides the order of the sums.
     pub fn rearranged(self, arrangement: Arrangement) -> Self {
         if self.dtype != WeightDtype::Bf16 || self.arrangement != Arrangement::Rows || arrangement == Arrangement::Rows

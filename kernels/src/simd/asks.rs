@@ -10,9 +10,10 @@ const ONCE_AHEAD: usize = 8 << 10;
 /// one of them, or each two.
 ///
 /// On Intel a line is asked for twice: for the second-level cache, which can wait for more lines at once, and later, closer to
-/// its use, for the first-level one; on Emerald Rapids both together are a tenth faster than one of them. On AMD the second
-/// ask is in the way of the first: on Zen 5 a core alone reads weights at 0.80 to 0.85 of its rate by both, at 0.93 by those for
-/// the first-level cache, and 8 rows of attention over 8,192 bf16 tokens take 0.73 of the time.
+/// its use, for the first-level one; on Emerald Rapids both together are a tenth faster than one of them. On AMD once, since
+/// the second ask is in the way of the first: on Zen 5 (Zen 4 was not measured) a core alone reads weights at 0.80 to 0.85 of
+/// its rate by both, at 0.93 by those for the first-level cache, and 8 rows of attention over 8,192 bf16 tokens take 0.73 of
+/// the time.
 ///
 /// A core that waits for as many lines as it can holds up whoever asks for the next, so asks are far from each other, with
 /// products between them: against a block's asks in front of its products, 8 inputs of q4_0 took 6 % less, of bf16 6 %, of

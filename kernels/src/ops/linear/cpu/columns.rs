@@ -5,8 +5,8 @@
 //! dense matrix product (Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008). An element is
 //! one sum over ascending k. Memory serves one stream fastest (on Zen 4 two rows abreast are read at three quarters of the
 //! rate), asked for a stretch ahead: on Zen 5 a tenth faster with 4 inputs than if the processor's own prefetcher is left alone.
-//! The second-level cache, which can wait for more lines at once, is asked a stretch before: on Emerald Rapids another tenth
-//! with few inputs, and with 16.
+//! Where lines are asked for twice, the second-level cache is asked a stretch before: on Emerald Rapids another tenth with few
+//! inputs, and with 16.
 //!
 //! Several chunks of inputs take turns on each stretch of a column, which stays in the first-level cache meanwhile; where
 //! registers are few, so do its panels. Each walk asks for its part of the lines to come in one piece: when one asked for even
