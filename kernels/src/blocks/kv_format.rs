@@ -24,8 +24,8 @@ pub enum KvDtype {
     /// 2 bytes, rounded to nearest even when written. Where the processor multiplies bf16 by bf16 (`avx512bf16`, `amx`),
     /// attention rounds queries and weights likewise.
     Bf16,
-    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each. With matrix instructions (`amx`) attention rounds what
-    /// they stand for to bf16, and all else as above.
+    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each. Where the processor multiplies bf16, attention rounds
+    /// queries and weights as above; with matrix instructions (`amx`) also what the numbers stand for.
     Q8_0,
 }
 
@@ -108,11 +108,17 @@ impl KvFormat for Bf16 {
 pub(crate) struct Q8_0;
 
 impl Q8_0 {
-    /// The scale of block `block` of a row of `dims`. Panics if the row does not have it.
+    /// The bits of the scale, an f16, of block `block` of a row of `dims`. Panics if the row does not have it.
+    #[inline(always)]
+    pub fn scale_bits(row: &[u8], dims: usize, block: usize) -> u16 {
+        let at = dims.next_multiple_of(2) + 2 * block;
+        u16::from_ne_bytes(*row[at..].first_chunk().expect("the bytes of a scale"))
+    }
+
+    /// The scale of that block.
     #[inline(always)]
     pub fn scale(row: &[u8], dims: usize, block: usize) -> f32 {
-        let at = dims.next_multiple_of(2) + 2 * block;
-        let bits = u16::from_ne_bytes(*row[at..].first_chunk().expect("the bytes of a scale"));
+        let bits = Self::scale_bits(row, dims, block);
         // Exact for what is stored, which has no sign, infinity or NaN; the library's conversion asks the processor what
         // it has at every call.
         const EXPONENTS_APART: f32 = f32::from_bits(0x7780_0000);

@@ -24,8 +24,8 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// Runs `kernel` with AVX-512 BF16.
 ///
 /// # Safety
-/// As [`run`], and AVX-512 BF16.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+/// As [`run`], and AVX-512 BF16 and VBMI.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true>>()
 }
@@ -79,6 +79,38 @@ fn pieces<T>(rows: &[&[T; 2 * LANES]; LANES], piece: usize) -> [*const u8; LANES
         *to = row.as_ptr().cast::<u8>().wrapping_add(16 * piece);
     }
     pieces
+}
+
+/// The low and the high bytes of 64 bytes less 128, as bf16.
+///
+/// # Safety
+/// The processor must have AVX-512 with VBMI.
+#[inline(always)]
+unsafe fn less_128(bytes: __m512i) -> [__m512i; 2] {
+    /// Those of 0 to 127.
+    static TABLES: [[u8; 128]; 2] = {
+        let mut tables = [[0; 128]; 2];
+        let mut number = 0;
+        while number < 128 {
+            let bits = (number as f32).to_bits();
+            (tables[0][number], tables[1][number]) = ((bits >> 16) as u8, (bits >> 24) as u8);
+            number += 1;
+        }
+        tables
+    };
+    // SAFETY: by this function's contract; the tables have the bytes of four vectors.
+    unsafe {
+        let sign = _mm512_set1_epi8(i8::MIN);
+        let numbers = _mm512_xor_si512(bytes, sign);
+        let sizes = _mm512_abs_epi8(numbers);
+        let tables = TABLES.as_ptr().cast::<u8>();
+        let [low_0, low_1] = [_mm512_loadu_si512(tables.cast()), _mm512_loadu_si512(tables.add(64).cast())];
+        let [high_0, high_1] = [_mm512_loadu_si512(tables.add(128).cast()), _mm512_loadu_si512(tables.add(192).cast())];
+        let low = _mm512_permutex2var_epi8(low_0, sizes, low_1);
+        let high = _mm512_permutex2var_epi8(high_0, sizes, high_1);
+        // And the sign's bit of the numbers.
+        [low, _mm512_ternarylogic_epi64::<0xf8>(high, numbers, sign)]
+    }
 }
 
 /// A power of two of which one is the 2^15th part: an f32's second byte counts what is above it.
@@ -325,6 +357,50 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
                     }
                 }
             }
+        }
+    }
+    #[inline(always)]
+    fn transpose_int8(from: &[&[u8; 2 * LANES]; LANES], to: &mut Square) {
+        if !BF16 {
+            return super::transpose_int8::<Self>(from, to);
+        }
+        for (i, to) in to.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: AVX-512 as above, and VBMI as for `dot_half`.
+            unsafe {
+                // Of four rows the first two of four columns, then the others.
+                let order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+                for (column, to) in
+                    super::transpose::avx512(&pieces(from, i)).into_iter().zip(to.as_chunks_mut::<2>().0)
+                {
+                    let [low, high] = less_128(_mm512_shuffle_epi8(_mm512_castps_si512(column), order));
+                    Self::store(_mm512_castsi512_ps(_mm512_unpacklo_epi8(low, high)), &mut to[0]);
+                    Self::store(_mm512_castsi512_ps(_mm512_unpackhi_epi8(low, high)), &mut to[1]);
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    fn interleave_int8(a: &[u8; 2 * LANES], b: &[u8; 2 * LANES]) -> [[u16; 2 * LANES]; 2] {
+        if !BF16 {
+            return super::interleave_int8::<Self>(a, b);
+        }
+        /// The first number of a, the first of b, the second of a, and so on.
+        static ORDER: [u8; 64] = {
+            let mut order = [0; 64];
+            let mut i = 0;
+            while i < 64 {
+                order[i] = (i / 2 + i % 2 * 64) as u8;
+                i += 1;
+            }
+            order
+        };
+        // SAFETY: AVX-512 as above, and VBMI as for `dot_half`; the loads take exactly the 32 bytes, and those of the order.
+        unsafe {
+            let a = _mm512_castsi256_si512(_mm256_loadu_si256(a.as_ptr().cast()));
+            let b = _mm512_castsi256_si512(_mm256_loadu_si256(b.as_ptr().cast()));
+            let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
+            let [low, high] = less_128(_mm512_permutex2var_epi8(a, order, b));
+            std::mem::transmute([_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)])
         }
     }
     #[inline(always)]

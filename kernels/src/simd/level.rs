@@ -17,7 +17,7 @@ pub enum SimdLevel {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
-    /// AVX-512 with the BF16 dot product.
+    /// AVX-512 with the BF16 dot product and VBMI.
     Avx512Bf16,
     /// AVX-512, and AMX with BF16 and INT8.
     Amx,
@@ -73,7 +73,8 @@ fn detect_now() -> SimdLevel {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni");
-    match (avx2, avx512, is_x86_feature_detected!("avx512bf16")) {
+    let bf16 = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi");
+    match (avx2, avx512, bf16) {
         (_, true, true) if super::amx::is_permitted() => SimdLevel::Amx,
         (_, true, true) => SimdLevel::Avx512Bf16,
         (_, true, false) => SimdLevel::Avx512,

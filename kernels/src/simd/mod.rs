@@ -215,6 +215,16 @@ pub(crate) trait Simd: int8::Int8 + Sized {
             Self::transpose(&rows, to);
         }
     }
+    /// Rows of 32 bytes to columns of two, less 128, as bf16.
+    #[inline(always)]
+    fn transpose_int8(from: &[&[u8; 2 * LANES]; LANES], to: &mut Square) {
+        transpose_int8::<Self>(from, to);
+    }
+    /// [`interleave`](Self::interleave), both halves, of bytes less 128, as bf16.
+    #[inline(always)]
+    fn interleave_int8(a: &[u8; 2 * LANES], b: &[u8; 2 * LANES]) -> [[u16; 2 * LANES]; 2] {
+        interleave_int8::<Self>(a, b)
+    }
     /// Whether lines are best asked for twice, for the second-level cache and then for the first. See [`Asks`].
     const ASKS_TWICE: bool;
     /// Asks for the cache line at an address that is about to be read; any address will do.
@@ -223,6 +233,30 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn prefetch_far(address: *const u8);
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
     fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;
+}
+
+/// [`Simd::transpose_int8`] of all levels without instructions for it.
+#[inline(always)]
+fn transpose_int8<S: Simd>(from: &[&[u8; 2 * LANES]; LANES], to: &mut Square) {
+    let mut rows = [[0; 2 * LANES]; LANES];
+    for (row, from) in rows.iter_mut().zip(from) {
+        *row = less_128::<S>(from);
+    }
+    S::transpose(&rows.each_ref(), to);
+}
+
+/// [`Simd::interleave_int8`] of the same.
+#[inline(always)]
+fn interleave_int8<S: Simd>(a: &[u8; 2 * LANES], b: &[u8; 2 * LANES]) -> [[u16; 2 * LANES]; 2] {
+    let (a, b) = (less_128::<S>(a), less_128::<S>(b));
+    [S::interleave(&a, &b, 0), S::interleave(&a, &b, 1)]
+}
+
+/// Bytes less 128 as bf16, which is exact.
+#[inline(always)]
+fn less_128<S: Simd>(bytes: &[u8; 2 * LANES]) -> [u16; 2 * LANES] {
+    let halves = bytes.as_chunks().0;
+    S::round_bf16(S::scaled(&halves[0], 1.0), S::scaled(&halves[1], 1.0))
 }
 
 /// [`Simd::round_bf16`] by [`Simd::store_bf16`], which keeps subnormal numbers.

@@ -151,6 +151,40 @@ fn bytes_are_scaled_exactly() {
     }
 }
 
+/// Rows of bytes to columns of bf16, and two rows interleaved.
+struct Int8ToBf16([[u8; 2 * LANES]; LANES]);
+
+impl Kernel for Int8ToBf16 {
+    type Output = (Square, [[u16; 2 * LANES]; 2]);
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        let mut columns = [[0.0; LANES]; LANES];
+        S::transpose_int8(&self.0.each_ref(), &mut columns);
+        (columns, S::interleave_int8(&self.0[2], &self.0[3]))
+    }
+}
+
+#[test]
+fn bytes_become_bf16_exactly() {
+    // Every byte that stands for a number: all but 0.
+    let bytes: [[u8; 2 * LANES]; LANES] =
+        std::array::from_fn(|i| std::array::from_fn(|j| ((i * 32 + j * 7) as u8).max(1)));
+    let exact = |byte: u8| bf16::from_f32(f32::from(byte) - 128.0).to_bits();
+    for level in levels() {
+        let (columns, both) = dispatch(level, Int8ToBf16(bytes));
+        for (row, bytes) in bytes.iter().enumerate() {
+            for (column, pair) in columns.iter().zip(bytes.as_chunks::<2>().0) {
+                let got = column[row].to_bits();
+                assert_eq!([got as u16, (got >> 16) as u16], pair.map(exact), "{level}: {pair:?} of row {row}");
+            }
+        }
+        let want: Vec<u16> = (0..2 * LANES).flat_map(|i| [exact(bytes[2][i]), exact(bytes[3][i])]).collect();
+        for (i, want) in want.as_chunks::<8>().0.iter().enumerate() {
+            assert_eq!(both[i % 2][i / 2 * 8..][..8], *want, "{level}: {i}");
+        }
+    }
+}
+
 /// The greatest of each of N vectors of which only lane `lane` differs from the others.
 struct GreatestOfEach<const N: usize>(usize);
 

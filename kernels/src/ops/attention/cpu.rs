@@ -20,10 +20,12 @@ use queries::{Queries, Weights};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tile::{TILE, Tile};
-use words::{Pairs, Singles, Words};
+use words::{Pairs, ScaledPairs, Singles, Words};
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
+/// Most blocks of 32 dimensions.
+const MOST_BLOCKS: usize = MOST_LINES / 2;
 /// Lines from one query's words to the next's: odd, so that those of many do not share sets of the cache.
 const QUERY_LINES: usize = MOST_LINES + 1;
 
@@ -104,6 +106,7 @@ impl Kernel for AttendBlock<'_> {
             KvDtype::F32 => self.attend::<S, Singles<F32>>(),
             KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs>(),
             KvDtype::Bf16 => self.attend::<S, Singles<Bf16>>(),
+            KvDtype::Q8_0 if S::HALVES == 1 => self.attend::<S, ScaledPairs>(),
             KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>>(),
         }
     }

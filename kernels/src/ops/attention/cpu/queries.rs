@@ -1,8 +1,8 @@
 //! The online softmaxes of a block's queries.
 
 use super::tile::{Gathered, Next, Source, TILE, Values};
-use super::words::Words;
-use super::{Parts, QUERY_LINES, floats};
+use super::words::{WeightWords, Words};
+use super::{MOST_BLOCKS, Parts, QUERY_LINES, floats};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::mem::MaybeUninit;
@@ -92,11 +92,11 @@ impl<'a> Queries<'a> {
         }
         // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
         match (S::PARTS, N) {
-            (1, _) => self.score::<S, W, N, 0, 1>(at, &tile.keys, weights, &mut tile.next),
-            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, &tile.keys, weights, &mut tile.next),
+            (1, _) => self.score::<S, W, N, 0, 1>(at, &tile.keys, tile.scales[0], weights, &mut tile.next),
+            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, &tile.keys, tile.scales[0], weights, &mut tile.next),
             _ => {
-                self.score::<S, W, N, 0, 1>(at, &tile.keys, weights, &mut tile.next);
-                self.score::<S, W, N, 1, 2>(at, &tile.keys, weights, &mut tile.next);
+                self.score::<S, W, N, 0, 1>(at, &tile.keys, tile.scales[0], weights, &mut tile.next);
+                self.score::<S, W, N, 1, 2>(at, &tile.keys, tile.scales[0], weights, &mut tile.next);
             }
         }
         // What any of them attends to: a weight of 0 adds nothing to a sum, as long as values are finite.
@@ -108,7 +108,7 @@ impl<'a> Queries<'a> {
                 (start, end) = (start.min(part.start), end.max(part.end));
             }
         }
-        self.weigh::<S, W, N>(at, parts, weights);
+        self.weigh::<S, W, N>(at, parts, tile.scales[1], weights);
         let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
         match &tile.values {
             Values::Kept(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
@@ -125,14 +125,50 @@ impl<'a> Queries<'a> {
         &self,
         at: usize,
         keys: &[&[Line]; 2],
+        scales: &[Line],
         out: &mut Weights,
         next: &mut Next<'_, W::Element>,
     ) {
-        let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
         let words = self.head_dim / W::NUMBERS;
-        assert!(words <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
-        let q = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>();
-        for (word, (low, high)) in keys[0][..words].iter().zip(keys[1]).enumerate() {
+        if !W::SCALED {
+            let sums = self.products::<S, W, N, FROM, TO>(at, keys, 0..words, next);
+            for (sums, to) in sums.iter().zip(&mut out.scores) {
+                for part in FROM..TO {
+                    for half in 0..2 {
+                        S::store_part(sums[part][half], &mut to[half].0, part);
+                    }
+                }
+            }
+            return;
+        }
+        for (block, scales) in scales.as_chunks::<2>().0.iter().enumerate() {
+            let start = block * LANES;
+            let sums = self.products::<S, W, N, FROM, TO>(at, keys, start..words.min(start + LANES), next);
+            for (sums, to) in sums.iter().zip(&mut out.scores) {
+                for part in FROM..TO {
+                    for half in 0..2 {
+                        let (scale, to) = (S::load_part(&scales[half].0, part), &mut to[half].0);
+                        let before = if block == 0 { S::splat_part(0.0) } else { S::load_part(to, part) };
+                        S::store_part(S::fma_part(sums[part][half], scale, before), to, part);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sums of some words' products of N queries and 32 keys, as above.
+    #[inline(always)]
+    fn products<S: Simd, W: Words<S>, const N: usize, const FROM: usize, const TO: usize>(
+        &self,
+        at: usize,
+        keys: &[&[Line]; 2],
+        words: Range<usize>,
+        next: &mut Next<'_, W::Element>,
+    ) -> [[[S::Part; 2]; MOST_PARTS]; N] {
+        let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
+        assert!(words.end <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
+        let q = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>().wrapping_add(words.start);
+        for (word, (low, high)) in keys[0][words.clone()].iter().zip(&keys[1][words]).enumerate() {
             if word % (KEYS_A_ROW / W::NUMBERS) == 0 {
                 next.ask_far::<S>(1);
             }
@@ -149,23 +185,23 @@ impl<'a> Queries<'a> {
                 }
             }
         }
-        for i in 0..N {
-            for part in FROM..TO {
-                for half in 0..2 {
-                    S::store_part(sums[i][part][half], &mut out.tokens[i][half].0, part);
-                }
-            }
-        }
+        sums
     }
 
     /// Turns the scores of N queries with a tile's tokens into weights of those that they attend to.
     #[inline(always)]
-    fn weigh<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, parts: Option<&Parts>, weights: &mut Weights) {
+    fn weigh<S: Simd, W: Words<S>, const N: usize>(
+        &mut self,
+        at: usize,
+        parts: Option<&Parts>,
+        scales: &[Line],
+        weights: &mut Weights,
+    ) {
         let mut scores = [[S::splat(0.0); 2]; N];
         let mut greater = [S::splat(0.0); N];
         for i in 0..N {
             for half in 0..2 {
-                scores[i][half] = S::load(&weights.tokens[i][half].0);
+                scores[i][half] = S::load(&weights.scores[i][half].0);
             }
             if let Some(parts) = parts {
                 scores[i] = within::<S>(scores[i], &parts[(at + i) / self.group]);
@@ -181,7 +217,7 @@ impl<'a> Queries<'a> {
             let greatest = S::splat(seen[i]);
             let low = exp2_of_negative::<S>(S::sub(scores[i][0], greatest));
             let high = exp2_of_negative::<S>(S::sub(scores[i][1], greatest));
-            let sum = W::weights(low, high, &mut weights.tokens[i]);
+            let sum = W::weights(low, high, scales, &mut weights.words[i]);
             S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), sum), total);
         }
     }
@@ -265,9 +301,10 @@ impl<'a> Queries<'a> {
                 }
             }
             for i in 0..N {
-                // SAFETY: by the assertion, the word is one of the tile's 32 at most.
-                let weight = W::splat(unsafe { *floats(&weights.tokens[i]).get_unchecked(word) });
                 for b in 0..B {
+                    let line = if W::SCALED { line / 2 + b / 2 } else { 0 };
+                    // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the line one of a head's.
+                    let weight = W::splat(unsafe { *floats(&weights.words[i]).get_unchecked(line * LANES + word) });
                     for part in FROM..TO {
                         sums[i][b][part] = W::add_product(weight, loaded[b][part], sums[i][b][part]);
                     }
@@ -298,15 +335,17 @@ impl<'a> Queries<'a> {
     }
 }
 
-/// Queries' scores with a tile's 32 tokens, then their weights, and what the queries' sums so far fade by.
+/// Queries' scores with a tile's 32 tokens, their weights, and what the queries' sums so far fade by.
 pub(super) struct Weights {
-    tokens: [[Line; 2]; MOST_QUERIES],
+    scores: [[Line; 2]; MOST_QUERIES],
+    words: [WeightWords; MOST_QUERIES],
     faded: Line,
 }
 
 impl Weights {
     pub fn new() -> Self {
-        Self { tokens: [[Line([0.0; LANES]); 2]; MOST_QUERIES], faded: Line([0.0; LANES]) }
+        let zero = Line([0.0; LANES]);
+        Self { scores: [[zero; 2]; MOST_QUERIES], words: [[zero; MOST_BLOCKS]; MOST_QUERIES], faded: zero }
     }
 }
 

@@ -17,7 +17,7 @@
 //! added up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long; two f32 tokens at a time, 1.15 times.
 
 use super::words::Words;
-use super::{AttendBlock, MOST_LINES, Scratch};
+use super::{AttendBlock, MOST_BLOCKS, MOST_LINES, Scratch};
 use crate::blocks::kv_store::HeadRows;
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
@@ -32,6 +32,8 @@ pub(super) struct Tile {
     offsets: [usize; TILE],
     keys: Scratch<{ TILE * MOST_LINES }>,
     values: Scratch<{ TILE * MOST_LINES }>,
+    /// Scales of keys, and of values.
+    scales: [Scratch<{ 2 * MOST_BLOCKS }>; 2],
     /// Lines of a word of values.
     lines: usize,
     /// Whether values are made into words, or else left as they are stored.
@@ -43,6 +45,8 @@ pub(super) struct Gathered<'t, 'a, E> {
     /// Word by word: the first 16 tokens, and the last 16. Where there are fewer tokens, anything finite.
     pub keys: [&'t [Line]; 2],
     pub values: Values<'t, E>,
+    /// Scales of keys, and of values, where there are any.
+    pub scales: [&'t [Line]; 2],
     pub next: Next<'a, E>,
 }
 
@@ -206,7 +210,9 @@ impl Tile {
         let squares = head_dim.div_ceil(W::NUMBERS * LANES).next_multiple_of(W::SQUARES);
         let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
         let keeps = queries > W::FEW || !W::fills(head_dim);
-        Self { offsets: [0; TILE], keys, values, lines, keeps }
+        let blocks = if W::SCALED { lines / 2 } else { 0 };
+        let scales = [Scratch::new(2 * blocks), Scratch::new(2 * blocks)];
+        Self { offsets: [0; TILE], keys, values, scales, lines, keeps }
     }
 
     /// Takes in a part of `row`'s list: makes words of the keys, and of the values if they are kept.
@@ -217,12 +223,14 @@ impl Tile {
         row: usize,
         part: Range<usize>,
     ) -> Gathered<'t, 'a, W::Element> {
-        let Self { offsets, keys, values, lines, keeps } = self;
+        let Self { offsets, keys, values, scales: [key_scales, value_scales], lines, keeps } = self;
         let (rows, head_dim) = (block.kv.rows::<W::Element>(block.kv_head), block.shape.head_dim);
         assert!(head_dim <= rows.row_len());
         let mut next = Next::new(block, rows, part.start);
         rows.offsets(&block.slots(row, part.start), offsets);
         let stored = TokenRows { first: rows.first_key(), offsets, len: rows.row_len(), head_dim };
+        let (key_scales, value_scales) = (key_scales.zeroed(), value_scales.zeroed());
+        W::scales(&stored, key_scales);
         if part.len() <= LANES {
             keys.zeroed();
         }
@@ -239,9 +247,10 @@ impl Tile {
         // SAFETY: with 32 tokens every line was just written; what is left out with fewer, `zeroed` wrote.
         let (low, high) = unsafe { keys.written() }.split_at(TILE / 2 * squares);
         let stored = TokenRows { first: stored.first.wrapping_add(rows.key_to_value()), ..stored };
-        let keys = [low, high];
+        W::scales(&stored, value_scales);
+        let (keys, scales) = ([low, high], [&*key_scales, &*value_scales]);
         if !*keeps {
-            return Gathered { keys, values: Values::Stored(stored), next };
+            return Gathered { keys, values: Values::Stored(stored), scales, next };
         }
         if part.len() < TILE {
             values.zeroed();
@@ -255,6 +264,6 @@ impl Tile {
         }
         // SAFETY: as for the keys.
         let kept = Kept { lines: unsafe { values.written() }, stride: *lines };
-        Gathered { keys, values: Values::Kept(kept), next }
+        Gathered { keys, values: Values::Kept(kept), scales, next }
     }
 }

@@ -5,18 +5,26 @@
 //! dimensions of a key, or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16
 //! as well, which changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is
 //! not attended to adds it with weight 0: exactly nothing, as long as its value is finite.
+//! With [`ScaledPairs`], for q8_0 there, pairs are of integers, which bf16 holds: the sum of a block's products is scaled,
+//! and its values' weights are.
 
+mod scaled_pairs;
 mod singles;
 
+use super::MOST_BLOCKS;
 use super::tile::{TILE, TokenRows};
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
+pub(super) use scaled_pairs::ScaledPairs;
 pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
 
 /// Numbers of a line of pairs.
 const PAIRS: usize = 2 * LANES;
+
+/// The words of a query's weights: of a tile's tokens, or those of them for each block.
+pub(super) type WeightWords = [Line; MOST_BLOCKS];
 
 pub(super) trait Words<S: Simd> {
     /// What a stored key or value is a slice of.
@@ -27,6 +35,8 @@ pub(super) trait Words<S: Simd> {
     const NUMBERS: usize;
     /// Queries up to which stored values are made into words where they are used.
     const FEW: usize;
+    /// Whether words are times a scale for every 32 dimensions.
+    const SCALED: bool = false;
     /// Squares of keys that are laid at once.
     const SQUARES: usize;
     /// Whether the next tile is asked for into the first-level cache, too. One row over 8,192 bf16 tokens takes 0.9 of the time
@@ -60,11 +70,13 @@ pub(super) trait Words<S: Simd> {
         lines: (usize, usize),
         part: usize,
     ) -> Self::Word;
+    /// Scales of keys or values: of the first 16 tokens and the last 16, block by block.
+    fn scales(_rows: &TokenRows<'_, Self::Element>, _to: &mut [Line]) {}
     /// The words of a query times `scale`.
     fn query(q: &[f32], scale: f32, to: &mut [f32]);
-    /// The words of the weights of a tile's tokens. Returns the sum of the first 16 and the last 16, rounded as the words
-    /// are.
-    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F;
+    /// The words of the weights of a tile's tokens; where words are scaled, a line of them for each block of values, of
+    /// which `scales` are. Returns the sum of the first 16 weights and the last 16, rounded as the words are unless scaled.
+    fn weights(low: S::F, high: S::F, scales: &[Line], to: &mut WeightWords) -> S::F;
     /// The dimensions of a query's sums, in order.
     fn dims(sums: &[Line], out: &mut [f32]);
 }
@@ -172,7 +184,7 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
+    fn weights(low: S::F, high: S::F, _scales: &[Line], to: &mut WeightWords) -> S::F {
         let rounded = S::round_bf16(low, high);
         *to[0].u16s_mut() = rounded;
         let halves: &[[u16; LANES]] = rounded.as_chunks().0;

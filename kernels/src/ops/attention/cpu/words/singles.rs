@@ -1,6 +1,6 @@
 //! f32, widened from what is stored.
 
-use super::{PAIRS, Words, rows_of};
+use super::{PAIRS, WeightWords, Words, rows_of};
 use crate::blocks::kv_format::{Bf16, F32, KvFormat, Q8_0};
 use crate::ops::attention::cpu::tile::{TILE, TokenRows};
 use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
@@ -114,7 +114,7 @@ impl<S: Simd, D: Widen> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn weights(low: S::F, high: S::F, to: &mut [Line; 2]) -> S::F {
+    fn weights(low: S::F, high: S::F, _scales: &[Line], to: &mut WeightWords) -> S::F {
         S::store(low, &mut to[0].0);
         S::store(high, &mut to[1].0);
         S::add(low, high)
