@@ -42,6 +42,16 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         // SAFETY: AVX-512 VNNI by the level's contract.
         unsafe { add_pairs(acc, a, b) }
     }
+    // Zen 4 and 5 multiply i32 as fast as pairs; Intel takes two steps.
+    const MULTIPLIES: bool = BF16;
+    #[inline(always)]
+    fn add_product(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        if !BF16 {
+            return Self::add_pairs(acc, a, b);
+        }
+        // SAFETY: AVX-512 by the level's contract.
+        unsafe { _mm512_add_epi32(acc, _mm512_mullo_epi32(a, b)) }
+    }
     #[inline(always)]
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
@@ -56,9 +66,9 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
             unsafe {
                 let quad = _mm512_loadu_si512(quad.as_ptr().cast());
-                add_dots(&mut sums[..N / 2], quad, begun);
+                add_dots_of_words(&mut sums[..N / 2], quad, begun);
                 asks.amid::<Self>(at);
-                add_dots(&mut sums[N / 2..], quad, rest);
+                add_dots_of_words(&mut sums[N / 2..], quad, rest);
                 asks.after::<Self>(at);
             }
         }
@@ -132,4 +142,37 @@ fn add_dots(sums: &mut [__m512i], quad: __m512i, inputs: &[i32]) {
         [a, b, c, d] => dots!(a 0, b 1, c 2, d 3),
         _ => unreachable!("half of a level's PANEL_ROWS"),
     }
+}
+
+/// The same where nothing is unpacked between loads: of four inputs two are made of one load, since a core loads no more
+/// words than it multiplies, and weights and scales come on top. 16 rows of q8_0 take 0.96 of the time on Zen 5, of q6_K 0.92.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn add_dots_of_words(sums: &mut [__m512i], quad: __m512i, inputs: &[i32]) {
+    let [a, b, c, d] = sums else { return add_dots(sums, quad, inputs) };
+    assert_eq!(inputs.len(), 4);
+    // Named, since of a register without a name the compiler may forget the kind.
+    let (words, word): (__m512i, __m512i);
+    // SAFETY: the instructions read the four inputs and change only the sums.
+    unsafe {
+        asm!(
+            "vbroadcasti32x4 {words}, xmmword ptr [{inputs}]",
+            "vpshufd {word}, {words}, 0x00",
+            "vpdpbusd {a}, {quad}, {word}",
+            "vpdpbusd {c}, {quad}, dword ptr [{inputs} + 8]{{1to16}}",
+            "vpshufd {word}, {words}, 0x55",
+            "vpdpbusd {b}, {quad}, {word}",
+            "vpdpbusd {d}, {quad}, dword ptr [{inputs} + 12]{{1to16}}",
+            a = inout(zmm_reg) *a,
+            b = inout(zmm_reg) *b,
+            c = inout(zmm_reg) *c,
+            d = inout(zmm_reg) *d,
+            quad = in(zmm_reg) quad,
+            words = out(zmm_reg) words,
+            word = out(zmm_reg) word,
+            inputs = in(reg) inputs.as_ptr(),
+            options(readonly, nostack, preserves_flags),
+        )
+    }
+    _ = (words, word);
 }

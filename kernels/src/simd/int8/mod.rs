@@ -69,6 +69,14 @@ pub(crate) trait Int8: Copy + 'static {
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Self::I;
     /// Lane i: `acc[i]` and the products of both of the pairs `a[i]` and `b[i]`.
     fn add_pairs(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// Whether a product of i32 costs no more than those of a pair of i16.
+    const MULTIPLIES: bool = false;
+    /// Lane i: `acc[i] + a[i] * b[i]`, where `MULTIPLIES` says that there is such an instruction; else of `a[i]` that have 16
+    /// bits and `b[i]` that are 16 bits and zeros.
+    #[inline(always)]
+    fn add_product(acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
+        Self::add_pairs(acc, a, b)
+    }
 
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
     /// The asks are made between the products.

@@ -1,9 +1,10 @@
 //! Panels of 16 quantised weight rows times all packed input rows.
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
-//! weight scales and the input's, and added to one f32 sum over ascending k. Of q4_K a whole super-block is summed in
-//! integers. A span of weights stays in the first-level cache while inputs pass over it, in chunks of N that share each loaded
-//! quad; a band stays in the second-level one while the next inputs pass.
+//! weight scales and the input's, and added to one f32 sum over ascending k. Of q6_K a block's halves have scales of their
+//! own, and are added before the input's; of q4_K a whole super-block is summed in integers. A span of weights stays in the
+//! first-level cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level
+//! one while the next inputs pass.
 //!
 //! The first inputs ask for the spans to come, each of two chunks for its half, so that memory is as busy all the time: on
 //! Zen 5 with 16 inputs a tenth faster than if one chunk asks for all. A half is one piece, line after line: a processor that
@@ -136,11 +137,12 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
     ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
-        // Of the weights less 8, so that a dot has 16 bits.
-        let dots = S::dot_nibbles(block.quads, words, &notes[1], asks);
+        // Of the weights less 8 where a dot must have 16 bits.
+        let first = if S::MULTIPLIES { &[0; N] } else { &notes[1] };
+        let dots = S::dot_nibbles(block.quads, words, first, asks);
         let scales = S::load_pairs(&meta_bytes(block.meta)[0], &[0; PANEL]);
         for n in 0..N {
-            ints[n] = S::add_pairs(ints[n], dots[n], scales);
+            ints[n] = S::add_product(ints[n], dots[n], scales);
         }
     }
 
@@ -160,7 +162,9 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
             let (scales, least) = (S::load_pairs(first, second), S::load_pairs(first_minima, second_minima));
             for n in 0..N {
                 let eights = S::splat_i32(inputs[QUADS + 2][n]);
-                ints[n] = S::add_pairs(ints[n], scales, eights);
+                if !S::MULTIPLIES {
+                    ints[n] = S::add_pairs(ints[n], scales, eights);
+                }
                 minima[n] = S::add_pairs(minima[n], least, eights);
             }
         }
@@ -193,11 +197,20 @@ impl<S: Simd> PanelFormat<S, 6> for Q6K {
         let quads = sixes(block.quads);
         let halves = quads.as_chunks::<{ QUADS / 2 }>().0.iter().zip(words.chunks_exact(words.len() / 2));
         let (early, late) = asks.halves();
+        // Other units add than multiply.
+        let mut scaled = [[S::splat(0.0); N]; 2];
         for (half, (quads, words)) in halves.enumerate() {
             // Not zipped: the loop would stay a loop, and take a fifth longer.
             let asks = if half == 0 { early } else { late };
-            let dots = S::dot_bytes(quads, words, &notes[1 + half], asks);
-            scaled::<S, N>(sums, dots, signed_scales::<S>(&block.supers[0], &meta_bytes(block.meta)[half]), &notes[0]);
+            let scales = signed_scales::<S>(&block.supers[0], &meta_bytes(block.meta)[half]);
+            let (dots, shift) = (S::dot_bytes(quads, words, &notes[1 + half], asks), S::mul(scales, S::splat(-SHIFT)));
+            for n in 0..N {
+                scaled[half][n] = S::fma(S::from_bits(dots[n]), scales, shift);
+            }
+        }
+        for n in 0..N {
+            let input = S::splat(f32::from_bits(notes[0][n] as u32));
+            sums[n] = S::fma(S::add(scaled[0][n], scaled[1][n]), input, sums[n]);
         }
     }
 }

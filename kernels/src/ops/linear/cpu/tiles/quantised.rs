@@ -24,7 +24,11 @@ impl WeightBlock<'_> {
         let weight = self.linear.weight().panels();
         let blocks = self.linear.weight().cols().div_ceil(BLOCK);
         // Not cleared, which would take as long as a short walk.
-        let mut scratch = Scratch { ints: [MaybeUninit::uninit(); DOTS], bytes: [MaybeUninit::uninit(); SPAN] };
+        let mut scratch = Scratch {
+            ints: [MaybeUninit::uninit(); DOTS],
+            firsts: [Line([0.0; LANES]); SIDE],
+            bytes: [MaybeUninit::uninit(); SPAN],
+        };
         let mut sums: BandSums = [[MaybeUninit::uninit(); GROUPS]; BAND];
         for walk in Groups::of(self.x.rows()) {
             let (groups, rows) = (walk.groups, walk.rows);
@@ -204,7 +208,7 @@ impl SpanWalk<'_> {
     /// As of [`Self::add`].
     #[inline(always)]
     unsafe fn scale<T: TileFormat, const LAST: bool, const FULL: bool, const C: usize>(
-        &self,
+        &mut self,
         dot: usize,
         dots: usize,
         sums: &mut [F; SIDE],
@@ -212,7 +216,7 @@ impl SpanWalk<'_> {
         if dot >= dots {
             return;
         }
-        let (block, part) = (dot / T::DOTS, dot % T::DOTS);
+        let (block, part) = (dot / T::DOTS, C % T::DOTS);
         let scales = T::scales(&self.panel, block, part);
         let shift = Lanes::mul(Lanes::splat(-SHIFT), scales);
         let ahead = self.panel.ahead(T::STORED_QUADS, block, part * T::ASKED * QUAD + NEAR);
@@ -245,7 +249,16 @@ impl SpanWalk<'_> {
             // SAFETY: AVX-512 by the level. An addition and not a conversion: while tiles are in use, only one of a core's two
             // ports multiplies or converts floats (seen on a Xeon), and the other is idle.
             let int = unsafe { _mm512_add_epi32(int, _mm512_set1_epi32(notes[1 + part])) };
-            sums[N] = Lanes::fma(Lanes::fma(Lanes::from_bits(int), scales, shift), input, sums[N]);
+            let mut scaled = Lanes::fma(Lanes::from_bits(int), scales, shift);
+            // Parts of a block are added before they are scaled by the input.
+            if part + 1 < T::DOTS {
+                Lanes::store(scaled, &mut self.scratch.firsts[N].0);
+            } else {
+                if T::DOTS == 2 {
+                    scaled = Lanes::add(Lanes::load(&self.scratch.firsts[N].0), scaled);
+                }
+                sums[N] = Lanes::fma(scaled, input, sums[N]);
+            }
         });
         for quad in rows..T::ASKED {
             ask(quad as isize);
@@ -261,6 +274,8 @@ type Bytes = [[u8; QUAD]; QUADS];
 struct Scratch {
     /// Integers of each dot, a line for each input row.
     ints: [MaybeUninit<[[i32; LANES]; SIDE]>; DOTS],
+    /// The first of a block's two dots, scaled by its weights, for each input row.
+    firsts: [Line; SIDE],
     /// Weights of a span as bytes, where they are stored otherwise.
     bytes: [MaybeUninit<Bytes>; SPAN],
 }
@@ -269,7 +284,7 @@ type F = <Lanes as Simd>::F;
 
 /// One block of a panel's format.
 pub(super) trait TileFormat {
-    /// Dots of a block, each with a scale.
+    /// Dots of a block, each with a scale: one or two.
     const DOTS: usize;
     /// Quads of a dot.
     const QUADS: usize = QUADS / Self::DOTS;
