@@ -216,9 +216,10 @@ impl<'a> BandWalk<'a> {
     /// The one behind it in the walk: the panel's next, or the next panel's first, span by span.
     #[inline(always)]
     fn behind(&self, this: &SuperBlock<'_>) -> Option<SuperBlock<'a>> {
-        let left = self.blocks - this.span * SPAN;
-        if this.pair == 0 && left > SUPER {
-            self.super_block(this.span, this.place, PAIRS)
+        let blocks = SPAN.min(self.blocks - this.span * SPAN);
+        let pair = this.pair + PAIRS;
+        if 2 * pair < blocks {
+            self.super_block(this.span, this.place, pair)
         } else if this.place + 1 < self.panels.len() {
             self.super_block(this.span, this.place + 1, 0)
         } else {
