@@ -302,9 +302,9 @@ impl<'a> Queries<'a> {
             }
             for i in 0..N {
                 for b in 0..B {
-                    let line = if W::SCALED { line / 2 + b / 2 } else { 0 };
-                    // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the line one of a head's.
-                    let weight = W::splat(unsafe { *floats(&weights.words[i]).get_unchecked(line * LANES + word) });
+                    let block = if W::SCALED { line / 2 + b / 2 } else { 0 };
+                    // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the block one of a head's.
+                    let weight = W::splat(unsafe { *floats(&weights.words[i]).get_unchecked(block * LANES + word) });
                     for part in FROM..TO {
                         sums[i][b][part] = W::add_product(weight, loaded[b][part], sums[i][b][part]);
                     }

@@ -4,7 +4,7 @@
 //! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
 //! token by token, or pair by pair. f32 and bf16 values are read where they lie: 8 queries and 520 cached f32 tokens take
 //! two thirds of the time on a Xeon, 16 queries and 1,040 bf16 ones three quarters. Two groups of queries, or one, use q8_0
-//! values as they are stored, too: what makes numbers of them costs three instructions.
+//! values as they are stored, too: what makes numbers of them costs three instructions (of pairs one group, and ten).
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10. Where
