@@ -81,7 +81,7 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     const QUERIES: usize;
     /// Most input rows of a linear's tile.
     const TILE_ROWS: usize;
-    /// Input rows whose sums with 32 weight rows fit the registers; at most 12.
+    /// Input rows whose sums with 64 weight rows, or the panels of them that go at once, fit the registers; at most 6.
     const COLUMN_ROWS: usize;
 
     fn splat(value: f32) -> Self::F;

@@ -106,6 +106,23 @@ fn rows_of<'a, T: Plain + Default>(
     padded.each_ref()
 }
 
+/// Numbers `start ..` of 32 of the two tokens of word `word`, then what `padded` has.
+#[inline(always)]
+fn two_rows_of<'a, T: Plain>(
+    rows: &TokenRows<'a, T>,
+    (word, start): (usize, usize),
+    padded: &'a mut [[T; PAIRS]; 2],
+) -> [&'a [T; PAIRS]; 2] {
+    let rests = [2 * word, 2 * word + 1].map(|token| &rows.get(token)[start..rows.head_dim]);
+    if let [Some(a), Some(b)] = rests.map(<[T]>::first_chunk) {
+        return [a, b];
+    }
+    for (to, rest) in padded.iter_mut().zip(rests) {
+        to[..rest.len()].copy_from_slice(rest);
+    }
+    padded.each_ref()
+}
+
 /// Two bf16.
 pub(super) struct Pairs;
 
@@ -145,18 +162,9 @@ impl<S: Simd> Words<S> for Pairs {
 
     #[inline(always)]
     fn values(values: &TokenRows<'_, u16>, word: usize, to: &mut [Line]) {
-        let rows = [2 * word, 2 * word + 1].map(|token| &values.get(token)[..values.head_dim]);
         for (both, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let mut padded = [[0; PAIRS]; 2];
-            let [a, b] = match rows.map(|row| row[both * PAIRS..].first_chunk()) {
-                [Some(a), Some(b)] => [a, b],
-                _ => {
-                    for (padded, row) in padded.iter_mut().zip(rows) {
-                        padded[..row.len() - both * PAIRS].copy_from_slice(&row[both * PAIRS..]);
-                    }
-                    padded.each_ref()
-                }
-            };
+            let [a, b] = two_rows_of(values, (word, both * PAIRS), &mut padded);
             for (half, to) in to.iter_mut().enumerate() {
                 *to.u16s_mut() = S::interleave(a, b, half);
             }

@@ -156,7 +156,7 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
     ) {
         let per_block = <Self as PanelFormat<S, { QUADS / 2 }>>::WORDS + <Self as PanelFormat<S, { QUADS / 2 }>>::NOTES;
         let mut minima = [S::splat_i32(0); N];
-        // What the dots lack for the 8, and the minima.
+        // The minima, and what the dots lack for the 8 if they were of less.
         for (pair, inputs) in pairs.iter().zip(inputs.chunks(2 * per_block)) {
             let [[first, first_minima], [second, second_minima]] = [&pair.meta[0], &pair.meta[1]].map(meta_bytes);
             let (scales, least) = (S::load_pairs(first, second), S::load_pairs(first_minima, second_minima));

@@ -1,6 +1,6 @@
 //! Two integers as bf16, times a scale.
 
-use super::{PAIRS, Pairs, WeightWords, Words, rows_of};
+use super::{PAIRS, Pairs, WeightWords, Words, rows_of, two_rows_of};
 use crate::blocks::kv_format::Q8_0;
 use crate::ops::attention::cpu::tile::{TILE, TokenRows};
 use crate::simd::{LANES, Line, Simd, Square};
@@ -46,19 +46,10 @@ impl<S: Simd> Words<S> for ScaledPairs {
 
     #[inline(always)]
     fn values(values: &TokenRows<'_, u8>, word: usize, to: &mut [Line]) {
-        let rows = [2 * word, 2 * word + 1].map(|token| &values.get(token)[..values.head_dim]);
         for (block, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            // What stands for 0, behind the last dimension.
+            // What stands for 0.
             let mut padded = [[128; PAIRS]; 2];
-            let [a, b] = match rows.map(|row| row[block * PAIRS..].first_chunk()) {
-                [Some(a), Some(b)] => [a, b],
-                _ => {
-                    for (padded, row) in padded.iter_mut().zip(rows) {
-                        padded[..row.len() - block * PAIRS].copy_from_slice(&row[block * PAIRS..]);
-                    }
-                    padded.each_ref()
-                }
-            };
+            let [a, b] = two_rows_of(values, (word, block * PAIRS), &mut padded);
             for (pairs, to) in S::interleave_int8(a, b).into_iter().zip(to) {
                 *to.u16s_mut() = pairs;
             }

@@ -23,7 +23,7 @@ impl WeightBlock<'_> {
     pub(super) unsafe fn walk_quantised<T: TileFormat>(&self) {
         let weight = self.linear.weight().panels();
         let blocks = self.linear.weight().cols().div_ceil(BLOCK);
-        // Not cleared, which would take as long as a short walk.
+        // Little of it is cleared: all would take as long as a short walk.
         let mut scratch = Scratch {
             ints: [MaybeUninit::uninit(); DOTS],
             firsts: [Line([0.0; LANES]); SIDE],
