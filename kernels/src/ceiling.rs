@@ -16,6 +16,8 @@ use std::time::Instant;
 
 /// Bytes of a task of the reading test.
 const PART: usize = 1 << 20;
+/// How many rows ahead [`ReadTest::rows_per_second`] asks for one.
+const ROWS_AHEAD: usize = 32;
 /// Steps of a task of the multiplying test.
 const STEPS: usize = 200_000;
 
@@ -40,6 +42,55 @@ impl ReadTest {
             black_box(dispatch(exec.simd(), Sum(&bytes[task * PART..(task + 1) * PART])));
         });
         bytes.len() as f64 / start.elapsed().as_secs_f64()
+    }
+
+    /// Rows per second of `len` bytes, at least 64 and a multiple of 4, in an order: memory is parts of `slots` rows side by
+    /// side, and of each the rows `order` are read. A row is asked for 32 rows ahead. What attention to slots in that order
+    /// is held against.
+    ///
+    /// Panics if a part does not fit the memory, or a row is not among its slots.
+    pub fn rows_per_second(&self, exec: &Exec, (len, slots): (usize, usize), order: &[u32]) -> f64 {
+        let parts = self.bytes.as_ref().chunks_exact(len * slots);
+        assert!(parts.len() > 0, "{slots} rows of {len} bytes in {} bytes", self.bytes.as_ref().len());
+        let start = Instant::now();
+        exec.run_in_stretches(parts.len(), &|task| {
+            let part = &self.bytes.as_ref()[task * len * slots..][..len * slots];
+            black_box(dispatch(exec.simd(), SumRows { part, len, order }));
+        });
+        (parts.len() * order.len()) as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+struct SumRows<'a> {
+    part: &'a [u8],
+    len: usize,
+    order: &'a [u32],
+}
+
+impl Kernel for SumRows<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> f32 {
+        let Self { part, len, order } = self;
+        let mut sums = [S::splat(0.0); 4];
+        for (at, row) in order.iter().enumerate() {
+            if let Some(row) = order.get(at + ROWS_AHEAD) {
+                let asked = part.as_ptr().wrapping_add(*row as usize * len);
+                for at in (0..len).step_by(size_of::<Line>()) {
+                    S::prefetch(asked.wrapping_add(at));
+                }
+                S::prefetch(asked.wrapping_add(len - 1));
+            }
+            let row: &[f32] = typed(&part[*row as usize * len..][..len]);
+            for (at, vector) in row.as_chunks().0.iter().enumerate() {
+                sums[at % 4] = S::max(sums[at % 4], S::load(vector));
+            }
+            if let (true, Some(last)) = (len % size_of::<Line>() > 0, row.last_chunk()) {
+                sums[3] = S::max(sums[3], S::load(last));
+            }
+        }
+        S::greatest(S::max(S::max(sums[0], sums[1]), S::max(sums[2], sums[3])))
     }
 }
 

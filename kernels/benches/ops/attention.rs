@@ -6,12 +6,20 @@
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use foretoken_kernels::blocks::{KvDtype, KvShape, KvStore};
+use foretoken_kernels::ceiling::ReadTest;
 use foretoken_kernels::ops::{AttentionSeq, AttentionShape, attention};
+use std::time::Duration;
 
 /// Heads and KV heads of 64: TinyLlama's, and as many of each.
 const LAYOUTS: [(usize, usize); 2] = [(32, 4), (12, 12)];
 /// Context and new rows.
 const CASES: [(usize, usize); 6] = [(128, 1), (1000, 1), (4096, 1), (8192, 1), (8192, 8), (0, 512)];
+/// Slots of a layer.
+const SLOTS: usize = 8200;
+/// The same slots in another order, and slots that lie anywhere, on twice as many pages.
+const ORDERS: [&str; 3] = ["", " shuffled", " scattered"];
+/// The context that they are tried with.
+const ORDERED: usize = 4096;
 /// Queries per key from which multiplying is what counts.
 const MANY: usize = 8;
 
@@ -25,6 +33,16 @@ fn shuffled(slots: &[u32]) -> Vec<u32> {
     order
 }
 
+/// The first `count` slots, or as many, in an order.
+fn ordered(order: &str, count: usize) -> Vec<u32> {
+    let all: Vec<u32> = (0..SLOTS as u32).collect();
+    match order {
+        "" => all[..count].to_vec(),
+        " shuffled" => shuffled(&all[..count]),
+        _ => shuffled(&all)[..count].to_vec(),
+    }
+}
+
 pub fn bench(criterion: &mut Criterion) {
     let exec = machine::exec();
     let mut group = criterion.benchmark_group("attention");
@@ -32,27 +50,21 @@ pub fn bench(criterion: &mut Criterion) {
         let shape = AttentionShape::new(heads, kv_heads, 64).expect("a served layout");
         for (dtype_name, dtype) in [("f32", KvDtype::F32), ("bf16", KvDtype::Bf16), ("q8_0", KvDtype::Q8_0)] {
             // Layers take turns, so that keys and values come from memory, even of half of the slots.
-            let slots = 8200;
             let one = KvShape { layers: 1, heads: kv_heads, head_dim: 64, dtype };
-            let kv = KvShape { layers: 2 * machine::ROTATION / (slots * one.bytes_per_slot()), ..one };
-            let mut store = KvStore::new(kv, slots);
-            let all: Vec<u32> = (0..slots as u32).collect();
-            let rows = machine::values(slots * kv.kv_dim());
+            let kv = KvShape { layers: 2 * machine::ROTATION / (SLOTS * one.bytes_per_slot()), ..one };
+            let mut store = KvStore::new(kv, SLOTS);
+            let all: Vec<u32> = (0..SLOTS as u32).collect();
+            let rows = machine::values(SLOTS * kv.kv_dim());
             for layer in 0..kv.layers {
                 store.view_mut().write(&exec, layer, &all, &rows, &rows);
             }
             for (context, rows) in CASES {
-                // The same slots in another order, and slots that lie anywhere, on twice as many pages.
-                for order in ["", " shuffled", " scattered"] {
-                    if !order.is_empty() && context != 4096 {
+                for order in ORDERS {
+                    if !order.is_empty() && context != ORDERED {
                         continue;
                     }
-                    let slots = match order {
-                        "" => all.clone(),
-                        " shuffled" => shuffled(&all[..context + rows]),
-                        _ => shuffled(&all),
-                    };
-                    let (before, new_slots) = slots[..context + rows].split_at(context);
+                    let slots = ordered(order, context + rows);
+                    let (before, new_slots) = slots.split_at(context);
                     let seqs = [AttentionSeq { context: before, rows: 0..rows, new_slots, tree: None }];
                     let mut q = machine::values(rows * shape.q_dim());
                     let attended: usize = (context + 1..=context + rows).sum();
@@ -70,6 +82,26 @@ pub fn bench(criterion: &mut Criterion) {
                     });
                 }
             }
+        }
+    }
+    group.finish();
+    bench_reading(criterion);
+}
+
+/// What attention is held against there: reading 12 heads' keys and values in the same order, and nothing else.
+fn bench_reading(criterion: &mut Criterion) {
+    let (exec, memory) = (machine::exec(), ReadTest::new(machine::ROTATION));
+    let mut group = criterion.benchmark_group("reading");
+    for (dtype_name, dtype) in [("f32", KvDtype::F32), ("bf16", KvDtype::Bf16), ("q8_0", KvDtype::Q8_0)] {
+        let kv = KvShape { layers: 1, heads: 12, head_dim: 64, dtype };
+        let len = kv.bytes_per_slot() / kv.heads;
+        for order in ORDERS {
+            let slots = ordered(order, ORDERED);
+            group.throughput(Throughput::Bytes((ORDERED * kv.bytes_per_slot()) as u64));
+            let name = BenchmarkId::new(format!("12 heads, {dtype_name} KV{order}"), ORDERED);
+            let seconds = || (ORDERED * kv.heads) as f64 / memory.rows_per_second(&exec, (len, SLOTS), &slots);
+            // Each measurement goes over all of the memory, so one serves a sample.
+            group.bench_function(name, |b| b.iter_custom(|times| Duration::from_secs_f64(seconds() * times as f64)));
         }
     }
     group.finish();

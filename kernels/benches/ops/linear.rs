@@ -11,6 +11,9 @@ use foretoken_kernels::{Exec, WeightDtype};
 
 /// The MLP's of a 1.1 B and of a 134 M model.
 const SHAPES: [[usize; 2]; 2] = [[5632, 2048], [2048, 768]];
+/// One that caches hold, and the rows it is multiplied with.
+const CACHED: [usize; 2] = [1024, 1024];
+const CACHED_ROWS: usize = 16;
 /// Rows from which multiplying and not reading is what counts.
 const MANY: usize = 8;
 
@@ -33,6 +36,16 @@ pub fn bench(criterion: &mut Criterion) {
                 group.bench_function(name, |b| b.iter(|| case.call()));
             }
         }
+    }
+    // Weights that stay in a core's own cache: what the walk itself takes of the rate of multiplying.
+    let [outs, ins] = CACHED;
+    for dtype in WeightDtype::ALL.into_iter().filter(|dtype| dtype.is_quantised()) {
+        let weight = machine::weights(dtype, CACHED).swap_remove(0);
+        let linears = [Linear::new("bench", weight.arranged(&exec), None).expect("no bias")];
+        let mut case = Case::new(&exec, &linears, CACHED_ROWS);
+        group.throughput(Throughput::Elements((CACHED_ROWS * outs * ins) as u64));
+        let name = BenchmarkId::new(format!("{dtype} {outs}x{ins} cached"), CACHED_ROWS);
+        group.bench_function(name, |b| b.iter(|| case.call()));
     }
     group.finish();
 }
