@@ -48,19 +48,22 @@ impl ReadTest {
     /// side, and of each the rows `order` are read. A row is asked for 32 rows ahead. What attention to slots in that order
     /// is held against.
     ///
-    /// Panics if a part does not fit the memory, or a row is not among its slots.
+    /// Panics if `len` is something else, a part does not fit the memory, or a row is not among its slots.
     pub fn rows_per_second(&self, exec: &Exec, (len, slots): (usize, usize), order: &[u32]) -> f64 {
-        let parts = self.bytes.as_ref().chunks_exact(len * slots);
-        assert!(parts.len() > 0, "{slots} rows of {len} bytes in {} bytes", self.bytes.as_ref().len());
+        assert!(len >= size_of::<Line>() && len.is_multiple_of(4), "rows of {len} bytes");
+        let (bytes, part) = (self.bytes.as_ref(), len * slots);
+        assert!((1..=bytes.len()).contains(&part), "{slots} rows of {len} bytes in {} bytes", bytes.len());
+        let parts = bytes.len() / part;
         let start = Instant::now();
-        exec.run_in_stretches(parts.len(), &|task| {
-            let part = &self.bytes.as_ref()[task * len * slots..][..len * slots];
+        exec.run_in_stretches(parts, &|task| {
+            let part = &bytes[task * part..(task + 1) * part];
             black_box(dispatch(exec.simd(), SumRows { part, len, order }));
         });
-        (parts.len() * order.len()) as f64 / start.elapsed().as_secs_f64()
+        (parts * order.len()) as f64 / start.elapsed().as_secs_f64()
     }
 }
 
+/// Some of the rows of a part.
 struct SumRows<'a> {
     part: &'a [u8],
     len: usize,

@@ -1,7 +1,8 @@
 //! Attention: bytes of keys and values per second for few queries, multiply-adds per second for many.
 //!
 //! A token's key and value under one KV head meet `rows * heads / kv_heads` queries, so with grouped queries even a
-//! short draft is bound by arithmetic, and both are worth knowing. Contiguous, shuffled and scattered slots, every KV dtype.
+//! short draft is bound by arithmetic, and both are worth knowing. Contiguous, shuffled and scattered slots, every KV dtype; and
+//! what it takes to read such slots and do nothing else.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};

@@ -1,7 +1,8 @@
 //! The linear in every format: bytes of weights per second for few rows, multiply-adds per second for many.
 //!
 //! Speculation lives on how little the time grows from one row to eight. `foretoken bench` gives that ratio for whole
-//! models, within interleaved rounds; here each cell has its own ceiling. Weights rotate, so that they come from memory.
+//! models, within interleaved rounds; here each cell has its own ceiling. Weights rotate, so that they come from memory, but
+//! for those that are called cached.
 
 use crate::machine;
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -40,7 +41,7 @@ pub fn bench(criterion: &mut Criterion) {
     // Weights that stay in a core's own cache: what the walk itself takes of the rate of multiplying.
     let [outs, ins] = CACHED;
     for dtype in WeightDtype::ALL.into_iter().filter(|dtype| dtype.is_quantised()) {
-        let weight = machine::weights(dtype, CACHED).swap_remove(0);
+        let weight = machine::quantised(dtype, CACHED);
         let linears = [Linear::new("bench", weight.arranged(&exec), None).expect("no bias")];
         let mut case = Case::new(&exec, &linears, CACHED_ROWS);
         group.throughput(Throughput::Elements((CACHED_ROWS * outs * ins) as u64));

@@ -27,10 +27,14 @@ pub fn weights(dtype: WeightDtype, shape: [usize; 2]) -> Vec<Weight> {
         let part = |i: usize| SharedBytes::new(BUFFER.clone(), i * bytes..(i + 1) * bytes).expect("inside the buffer");
         return (0..count).map(|i| Weight::new("bench", dtype, shape, part(i)).expect("sized")).collect();
     }
-    let fill = |row: usize, out: &mut [f32]| {
+    (0..count).map(|_| quantised(dtype, shape)).collect()
+}
+
+/// One quantised weight.
+pub fn quantised(dtype: WeightDtype, shape: [usize; 2]) -> Weight {
+    Weight::from_rows(dtype, shape, |row, out| {
         out.iter_mut().enumerate().for_each(|(i, out)| *out = ((row * 131 + i * 7919) % 1009) as f32 / 504.5 - 1.0);
-    };
-    (0..count).map(|_| Weight::from_rows(dtype, shape, fill)).collect()
+    })
 }
 
 /// Numbers that look like activations.
