@@ -24,8 +24,9 @@ pub enum KvDtype {
     /// 2 bytes, rounded to nearest even when written. Where the processor multiplies bf16 by bf16 (`avx512bf16`, `amx`),
     /// attention rounds queries and weights likewise.
     Bf16,
-    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each. Where the processor multiplies bf16, attention rounds
-    /// queries and weights as above; with matrix instructions (`amx`) also what the numbers stand for.
+    /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each. Attention multiplies integers: it rounds queries to int8
+    /// for every 32 dimensions, and the weights of 32 tokens, times their values' scales, to 255 parts of the greatest; with
+    /// matrix instructions (`amx`) it rounds all to bf16 instead.
     Q8_0,
 }
 

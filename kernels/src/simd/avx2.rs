@@ -5,6 +5,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use super::int8::QUADS;
+use super::transpose::pieces;
 use super::{Kernel, LANES, Line, Rows, Simd, Square};
 use std::arch::x86_64::*;
 
@@ -242,7 +244,34 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn transpose(from: &Rows<'_>, to: &mut Square) {
         // SAFETY: called only inside `run`, so the processor has AVX2.
-        unsafe { super::transpose::avx2(from, to) }
+        unsafe { super::transpose::avx2(&pieces(from, 0), to) }
+    }
+    #[inline(always)]
+    fn transpose_quads(from: &[&[u8; 2 * LANES]; LANES], to: &mut [[f32; LANES]; QUADS]) {
+        // SAFETY: AVX2 as above.
+        unsafe { super::transpose::avx2(&pieces(from, 0), to) }
+    }
+    #[inline(always)]
+    fn interleave_quads(rows: [&[u8; 2 * LANES]; 4]) -> [Line; 2] {
+        let mut quads = [Line([0.0; LANES]); 2];
+        for half in 0..2 {
+            // SAFETY: AVX2 as above; rows have 32 bytes and lines 64, and 16 are read or written within them.
+            unsafe {
+                let row = |i: usize| _mm_loadu_si128(rows[i].as_ptr().add(half * LANES).cast());
+                let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+                let pairs = [
+                    [_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d)],
+                    [_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d)],
+                ];
+                for (eight, [a, b]) in pairs.into_iter().enumerate() {
+                    for (quads, bytes) in quads.iter_mut().zip([_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b)]) {
+                        let to = quads.0.as_mut_ptr().add(half * 8 + eight * 4).cast();
+                        _mm_storeu_si128(to, _mm_xor_si128(bytes, _mm_set1_epi8(i8::MIN)));
+                    }
+                }
+            }
+        }
+        quads
     }
     #[inline(always)]
     fn prefetch(address: *const u8) {

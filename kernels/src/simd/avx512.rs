@@ -6,6 +6,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use super::int8::QUADS;
+use super::transpose::pieces;
 use super::{Kernel, LANES, Line, Rows, Simd, Square};
 use std::arch::x86_64::*;
 
@@ -67,62 +69,6 @@ fn widen(words: __m512, half: usize) -> __m512 {
             0 => _mm512_slli_epi32::<16>(words),
             _ => _mm512_and_si512(words, _mm512_set1_epi32(-65536)),
         })
-    }
-}
-
-/// Where the 16 bytes of number `piece` of each row are.
-#[inline(always)]
-fn pieces<T>(rows: &[&[T; 2 * LANES]; LANES], piece: usize) -> [*const u8; LANES] {
-    assert!((piece + 1) * 16 <= size_of::<[T; 2 * LANES]>());
-    let mut pieces = [std::ptr::null(); LANES];
-    for (to, row) in pieces.iter_mut().zip(rows) {
-        *to = row.as_ptr().cast::<u8>().wrapping_add(16 * piece);
-    }
-    pieces
-}
-
-/// The low and the high bytes of 64 bytes less 128, as bf16.
-///
-/// # Safety
-/// The processor must have AVX-512 with VBMI.
-#[inline(always)]
-unsafe fn less_128(bytes: __m512i) -> [__m512i; 2] {
-    /// Those of 0 to 127.
-    static TABLES: [[u8; 128]; 2] = {
-        let mut tables = [[0; 128]; 2];
-        let mut number = 0;
-        while number < 128 {
-            let bits = (number as f32).to_bits();
-            (tables[0][number], tables[1][number]) = ((bits >> 16) as u8, (bits >> 24) as u8);
-            number += 1;
-        }
-        tables
-    };
-    // SAFETY: by this function's contract; the tables have the bytes of four vectors.
-    unsafe {
-        let sign = _mm512_set1_epi8(i8::MIN);
-        let numbers = _mm512_xor_si512(bytes, sign);
-        let sizes = _mm512_abs_epi8(numbers);
-        let tables = TABLES.as_ptr().cast::<u8>();
-        let [low_0, low_1] = [_mm512_loadu_si512(tables.cast()), _mm512_loadu_si512(tables.add(64).cast())];
-        let [high_0, high_1] = [_mm512_loadu_si512(tables.add(128).cast()), _mm512_loadu_si512(tables.add(192).cast())];
-        let low = _mm512_permutex2var_epi8(low_0, sizes, low_1);
-        let high = _mm512_permutex2var_epi8(high_0, sizes, high_1);
-        // And the sign's bit of the numbers.
-        [low, _mm512_ternarylogic_epi64::<0xf8>(high, numbers, sign)]
-    }
-}
-
-/// A power of two of which one is the 2^15th part: an f32's second byte counts what is above it.
-const ABOVE: f32 = 32_768.0;
-
-/// [`ABOVE`] and as much more as a byte says: the one of the 16 beside it that the second byte of a lane's `order` names.
-#[inline(always)]
-fn above(bytes: __m512i, order: __m512i) -> __m512 {
-    // SAFETY: called only inside `run` and `run_bf16`, so the processor has AVX-512.
-    unsafe {
-        let above = _mm512_castps_si512(_mm512_set1_ps(ABOVE));
-        _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(above, 0x2222_2222_2222_2222, bytes, order))
     }
 }
 
@@ -199,7 +145,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn select_less(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
         // SAFETY: AVX-512 as above.
-        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), x, y) }
     }
     #[inline(always)]
     fn load_bf16(from: &[u16; LANES]) -> __m512 {
@@ -330,60 +276,67 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
     #[inline(always)]
     fn round_int8(low: __m512, high: __m512, inverse: f32) -> [i8; 2 * LANES] {
-        // SAFETY: AVX-512, and AVX2, as above; the store fills exactly the 32 bytes.
+        /// The first byte of every number.
+        static ORDER: [u8; 64] = {
+            let mut order = [0; 64];
+            let mut i = 0;
+            while i < 32 {
+                order[i] = 4 * i as u8;
+                i += 1;
+            }
+            order
+        };
+        // SAFETY: AVX-512, and AVX2, as above, and VBMI as for `dot_half`; the load takes exactly the order, and the store
+        // fills exactly the 32 bytes.
         unsafe {
             let inverse = _mm512_set1_ps(inverse);
-            let low = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)));
-            let high = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, inverse)));
-            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
+            let low = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
+            let high = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
+            let both = if BF16 {
+                let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
+                _mm512_castsi512_si256(_mm512_permutex2var_epi8(low, order, high))
+            } else {
+                let (low, high) = (_mm512_cvtepi32_epi8(low), _mm512_cvtepi32_epi8(high));
+                _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
+            };
             let mut quants = [0; 2 * LANES];
             _mm256_storeu_si256(quants.as_mut_ptr().cast(), both);
             quants
         }
     }
     #[inline(always)]
-    fn transpose_scaled(from: &[&[u8; 2 * LANES]; LANES], scales: &[f32; LANES], to: &mut [Square; 2]) {
-        let scales = Self::load(scales);
-        let less = Self::mul(scales, Self::splat(-(ABOVE + 128.0)));
-        for (i, to) in to.as_flattened_mut().as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+    fn transpose_quads(from: &[&[u8; 2 * LANES]; LANES], to: &mut [[f32; LANES]; QUADS]) {
+        for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            // SAFETY: AVX-512 as above.
+            let columns = unsafe { super::transpose::avx512(&pieces(from, i)) };
+            for (column, to) in columns.into_iter().zip(to) {
+                Self::store(column, to);
+            }
+        }
+    }
+    #[inline(always)]
+    fn transpose_f16(from: &[&[u8; LANES]; LANES], to: &mut [Line]) {
+        let mut rows = [std::ptr::null(); LANES];
+        for (to, row) in rows.iter_mut().zip(from) {
+            *to = row.as_ptr();
+        }
+        // SAFETY: AVX-512 as above.
+        let columns = unsafe { super::transpose::avx512(&rows) };
+        let first = LANES / 2 - to.len();
+        for i in 0..LANES / 2 {
+            if i < first {
+                continue;
+            }
             // SAFETY: AVX-512 as above.
             unsafe {
-                let columns = super::transpose::avx512(&pieces(from, i));
-                for (column, to) in columns.into_iter().zip(to.as_chunks_mut::<4>().0) {
-                    for (byte, to) in to.iter_mut().enumerate() {
-                        let order = _mm512_set4_epi32(0x0c00, 0x0800, 0x0400, 0x0000);
-                        let order = _mm512_add_epi32(order, _mm512_set1_epi32((byte as i32) << 8));
-                        Self::store(Self::fma(above(_mm512_castps_si512(column), order), scales, less), to);
-                    }
-                }
+                let pair = _mm512_castps_si512(columns[i / 2]);
+                let bits = if i % 2 == 0 { pair } else { _mm512_srli_epi32::<16>(pair) };
+                Self::store(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)), &mut to[i - first].0);
             }
         }
     }
     #[inline(always)]
-    fn transpose_int8(from: &[&[u8; 2 * LANES]; LANES], to: &mut Square) {
-        if !BF16 {
-            return super::transpose_int8::<Self>(from, to);
-        }
-        for (i, to) in to.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: AVX-512 as above, and VBMI as for `dot_half`.
-            unsafe {
-                // Of four rows the first two of four columns, then the others.
-                let order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-                for (column, to) in
-                    super::transpose::avx512(&pieces(from, i)).into_iter().zip(to.as_chunks_mut::<2>().0)
-                {
-                    let [low, high] = less_128(_mm512_shuffle_epi8(_mm512_castps_si512(column), order));
-                    Self::store(_mm512_castsi512_ps(_mm512_unpacklo_epi8(low, high)), &mut to[0]);
-                    Self::store(_mm512_castsi512_ps(_mm512_unpackhi_epi8(low, high)), &mut to[1]);
-                }
-            }
-        }
-    }
-    #[inline(always)]
-    fn interleave_int8(a: &[u8; 2 * LANES], b: &[u8; 2 * LANES]) -> [[u16; 2 * LANES]; 2] {
-        if !BF16 {
-            return super::interleave_int8::<Self>(a, b);
-        }
+    fn interleave_quads(rows: [&[u8; 2 * LANES]; 4]) -> [Line; 2] {
         /// The first number of a, the first of b, the second of a, and so on.
         static ORDER: [u8; 64] = {
             let mut order = [0; 64];
@@ -396,11 +349,20 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         };
         // SAFETY: AVX-512 as above, and VBMI as for `dot_half`; the loads take exactly the 32 bytes, and those of the order.
         unsafe {
-            let a = _mm512_castsi256_si512(_mm256_loadu_si256(a.as_ptr().cast()));
-            let b = _mm512_castsi256_si512(_mm256_loadu_si256(b.as_ptr().cast()));
-            let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
-            let [low, high] = less_128(_mm512_permutex2var_epi8(a, order, b));
-            std::mem::transmute([_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)])
+            let mut pairs = [_mm512_setzero_si512(); 2];
+            for (i, pairs) in pairs.iter_mut().enumerate() {
+                let a = _mm256_loadu_si256(rows[2 * i].as_ptr().cast());
+                let b = _mm256_loadu_si256(rows[2 * i + 1].as_ptr().cast());
+                *pairs = if BF16 {
+                    let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
+                    _mm512_permutex2var_epi8(_mm512_castsi256_si512(a), order, _mm512_castsi256_si512(b))
+                } else {
+                    let (a, b) = (_mm512_cvtepu8_epi16(a), _mm512_cvtepu8_epi16(b));
+                    _mm512_or_si512(a, _mm512_slli_epi16::<8>(b))
+                };
+            }
+            let less_128 = |quads| std::mem::transmute(_mm512_xor_si512(quads, _mm512_set1_epi8(i8::MIN)));
+            [less_128(_mm512_unpacklo_epi16(pairs[0], pairs[1])), less_128(_mm512_unpackhi_epi16(pairs[0], pairs[1]))]
         }
     }
     #[inline(always)]

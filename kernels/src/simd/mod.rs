@@ -173,7 +173,7 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn round_bf16(low: Self::F, high: Self::F) -> [u16; 2 * LANES] {
         round_both::<Self>(low, high)
     }
-    /// 32 numbers times `inverse`, at most 127, rounded to nearest even.
+    /// 32 numbers times `inverse`, at most 127, rounded to nearest even; or the bits of bytes, if they are up to 255.
     #[inline(always)]
     fn round_int8(low: Self::F, high: Self::F, inverse: f32) -> [i8; 2 * LANES] {
         let mut quants = [0; 2 * LANES];
@@ -195,35 +195,38 @@ pub(crate) trait Simd: int8::Int8 + Sized {
         }
         sums
     }
-    /// 16 bytes less 128, times `scale`, which must have 11 bits at most.
+    /// Rows of 32 bytes to columns of four.
     #[inline(always)]
-    fn scaled(from: &[u8; LANES], scale: f32) -> Self::F {
-        Self::fma(Self::load_u8(from), Self::splat(scale), Self::splat(-128.0 * scale))
-    }
-    /// Rows of 32 bytes to columns, less 128, times the row's scale, which must have 11 bits at most.
-    #[inline(always)]
-    fn transpose_scaled(from: &[&[u8; 2 * LANES]; LANES], scales: &[f32; LANES], to: &mut [Square; 2]) {
-        for (half, to) in to.iter_mut().enumerate() {
-            let mut scaled = [Line([0.0; LANES]); LANES];
-            for ((from, scale), Line(scaled)) in from.iter().zip(scales).zip(&mut scaled) {
-                Self::store(Self::scaled(&from.as_chunks().0[half], *scale), scaled);
+    fn transpose_quads(from: &[&[u8; 2 * LANES]; LANES], to: &mut [[f32; LANES]; int8::QUADS]) {
+        for (i, to) in to.iter_mut().enumerate() {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = f32::from_bits(u32::from_ne_bytes(from.as_chunks().0[i]));
             }
-            let mut rows = [scaled[0].u16s(); LANES];
-            for (line, row) in scaled.iter().zip(&mut rows) {
-                *row = line.u16s();
-            }
-            Self::transpose(&rows, to);
         }
     }
-    /// Rows of 32 bytes to columns of two, less 128, as bf16.
+    /// The last f16 of rows of eight, as many as `to`, to columns, widened.
     #[inline(always)]
-    fn transpose_int8(from: &[&[u8; 2 * LANES]; LANES], to: &mut Square) {
-        transpose_int8::<Self>(from, to);
+    fn transpose_f16(from: &[&[u8; LANES]; LANES], to: &mut [Line]) {
+        let first = LANES / 2 - to.len();
+        for (i, Line(to)) in to.iter_mut().enumerate() {
+            let mut column = [0; LANES];
+            for (bits, row) in column.iter_mut().zip(from) {
+                *bits = u16::from_ne_bytes(row.as_chunks().0[first + i]);
+            }
+            Self::store(Self::load_f16(&column), to);
+        }
     }
-    /// [`interleave`](Self::interleave), both halves, of bytes less 128, as bf16.
+    /// Quads of four rows of bytes less 128: of each eight numbers the first four, and the last four.
     #[inline(always)]
-    fn interleave_int8(a: &[u8; 2 * LANES], b: &[u8; 2 * LANES]) -> [[u16; 2 * LANES]; 2] {
-        interleave_int8::<Self>(a, b)
+    fn interleave_quads(rows: [&[u8; 2 * LANES]; 4]) -> [Line; 2] {
+        let mut quads = [Line([0.0; LANES]); 2];
+        for (half, quads) in quads.iter_mut().enumerate() {
+            for (i, quad) in quads.0.iter_mut().enumerate() {
+                let bytes = rows.map(|row| row[i / 4 * 8 + half * 4 + i % 4] ^ 128);
+                *quad = f32::from_bits(u32::from_ne_bytes(bytes));
+            }
+        }
+        quads
     }
     /// Whether lines are best asked for twice, for the second-level cache and then for the first. See [`Asks`].
     const ASKS_TWICE: bool;
@@ -233,30 +236,6 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn prefetch_far(address: *const u8);
     /// Lane i: `acc + a[i] * b[i]`, for both of a pair where halves are not apart.
     fn dot_half(acc: Self::Part, a: Self::Half, b: Self::Half) -> Self::Part;
-}
-
-/// [`Simd::transpose_int8`] of all levels without instructions for it.
-#[inline(always)]
-fn transpose_int8<S: Simd>(from: &[&[u8; 2 * LANES]; LANES], to: &mut Square) {
-    let mut rows = [[0; 2 * LANES]; LANES];
-    for (row, from) in rows.iter_mut().zip(from) {
-        *row = less_128::<S>(from);
-    }
-    S::transpose(&rows.each_ref(), to);
-}
-
-/// [`Simd::interleave_int8`] of the same.
-#[inline(always)]
-fn interleave_int8<S: Simd>(a: &[u8; 2 * LANES], b: &[u8; 2 * LANES]) -> [[u16; 2 * LANES]; 2] {
-    let (a, b) = (less_128::<S>(a), less_128::<S>(b));
-    [S::interleave(&a, &b, 0), S::interleave(&a, &b, 1)]
-}
-
-/// Bytes less 128 as bf16, which is exact.
-#[inline(always)]
-fn less_128<S: Simd>(bytes: &[u8; 2 * LANES]) -> [u16; 2 * LANES] {
-    let halves = bytes.as_chunks().0;
-    S::round_bf16(S::scaled(&halves[0], 1.0), S::scaled(&halves[1], 1.0))
 }
 
 /// [`Simd::round_bf16`] by [`Simd::store_bf16`], which keeps subnormal numbers.

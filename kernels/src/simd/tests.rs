@@ -3,8 +3,9 @@
 //! Bit-for-bit agreement between levels is tested here for single operations, and in `tests/ops` for whole ops.
 //! The bound on the exponential is the one that `math` documents.
 
+use super::int8::QUADS;
 use super::*;
-use half::bf16;
+use half::{bf16, f16};
 
 fn levels() -> impl Iterator<Item = SimdLevel> {
     SimdLevel::available()
@@ -121,66 +122,60 @@ fn words_go_where_they_are_said_to_go() {
     }
 }
 
-struct Scaled([[u8; 2 * LANES]; LANES], [f32; LANES]);
+/// Rows of bytes to columns of four, four rows interleaved, their products, and f16 at the ends of rows to columns.
+struct Quads([[u8; 2 * LANES]; LANES], [[u8; LANES]; LANES]);
 
-impl Kernel for Scaled {
-    type Output = ([Square; 2], [f32; LANES]);
+impl Kernel for Quads {
+    type Output = ([[f32; LANES]; QUADS], [[f32; LANES]; 2], [f32; LANES], [[Line; 3]; 2], [Line; 8]);
     #[inline(always)]
     fn run<S: Simd>(self) -> Self::Output {
-        let (mut columns, mut lanes) = ([[[0.0; LANES]; LANES]; 2], [0.0; LANES]);
-        S::transpose_scaled(&self.0.each_ref(), &self.1, &mut columns);
-        S::store(S::scaled(&self.0.as_flattened().as_chunks().0[3], self.1[1]), &mut lanes);
-        (columns, lanes)
-    }
-}
-
-#[test]
-fn bytes_are_scaled_exactly() {
-    let bytes: [[u8; 2 * LANES]; LANES] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 32 + j * 7) as u8));
-    // Of 11 bits, the least and the greatest that are stored among them.
-    let scales = std::array::from_fn(|i| [1.0, 0.251_708_98, 65_504.0, 5.960_464_5e-8][i % 4] / [1.0, 8.0][i / 4 % 2]);
-    for level in levels() {
-        let (columns, lanes) = dispatch(level, Scaled(bytes, scales));
-        let exact = |byte: u8, scale: f32| ((f64::from(byte) - 128.0) * f64::from(scale)) as f32;
-        for (dim, column) in columns.as_flattened().iter().enumerate() {
-            for (row, got) in column.iter().enumerate() {
-                assert_eq!(*got, exact(bytes[row][dim], scales[row]), "{level} dim {dim} of row {row}");
-            }
+        let Self(bytes, halves) = self;
+        let nothing = Line([0.0; LANES]);
+        let (mut columns, mut products) = ([[0.0; LANES]; QUADS], [0.0; LANES]);
+        let (mut some, mut all) = ([[nothing; 3]; 2], [nothing; 8]);
+        S::transpose_quads(&bytes.each_ref(), &mut columns);
+        let rows = S::interleave_quads([&bytes[2], &bytes[3], &bytes[4], &bytes[5]]).map(|line| line.0);
+        let sums = S::add_quad(S::splat_i32(-7), S::load_bits(&columns[1]), S::load_bits(&rows[1]));
+        S::store(S::from_i32(sums), &mut products);
+        for some in &mut some {
+            S::transpose_f16(&halves.each_ref(), some);
         }
-        assert_eq!(lanes, std::array::from_fn(|i| exact(bytes[1][LANES + i], scales[1])), "{level}");
-    }
-}
-
-/// Rows of bytes to columns of bf16, and two rows interleaved.
-struct Int8ToBf16([[u8; 2 * LANES]; LANES]);
-
-impl Kernel for Int8ToBf16 {
-    type Output = (Square, [[u16; 2 * LANES]; 2]);
-    #[inline(always)]
-    fn run<S: Simd>(self) -> Self::Output {
-        let mut columns = [[0.0; LANES]; LANES];
-        S::transpose_int8(&self.0.each_ref(), &mut columns);
-        (columns, S::interleave_int8(&self.0[2], &self.0[3]))
+        S::transpose_f16(&halves.each_ref(), &mut all);
+        (columns, rows, products, some, all)
     }
 }
 
 #[test]
-fn bytes_become_bf16_exactly() {
-    // Every byte that stands for a number: all but 0.
+fn quads_are_laid_and_multiplied_exactly() {
+    // All bytes, the greatest and the least beside each other.
     let bytes: [[u8; 2 * LANES]; LANES] =
-        std::array::from_fn(|i| std::array::from_fn(|j| ((i * 32 + j * 7) as u8).max(1)));
-    let exact = |byte: u8| bf16::from_f32(f32::from(byte) - 128.0).to_bits();
+        std::array::from_fn(|i| std::array::from_fn(|j| [(i * 32 + j * 7) as u8, 255, 0][j % 5 % 3]));
+    let half = |row: usize, i: usize| f16::from_f32((row * 8 + i) as f32 * [1.0, 6e-8, 500.0][row % 3]);
+    let halves =
+        std::array::from_fn(|row| std::array::from_fn(|byte| half(row, byte / 2).to_bits().to_ne_bytes()[byte % 2]));
     for level in levels() {
-        let (columns, both) = dispatch(level, Int8ToBf16(bytes));
-        for (row, bytes) in bytes.iter().enumerate() {
-            for (column, pair) in columns.iter().zip(bytes.as_chunks::<2>().0) {
-                let got = column[row].to_bits();
-                assert_eq!([got as u16, (got >> 16) as u16], pair.map(exact), "{level}: {pair:?} of row {row}");
+        let (columns, rows, products, some, all) = dispatch(level, Quads(bytes, halves));
+        let quad = |column: usize, row: usize| bytes[row].as_chunks::<4>().0[column];
+        let dims = |line: usize, lane: usize| lane / 4 * 8 + line * 4 + lane % 4;
+        let signed = |line: usize, lane: usize| [2, 3, 4, 5].map(|row| (bytes[row][dims(line, lane)] ^ 128) as i8);
+        for lane in 0..LANES {
+            for (column, got) in columns.iter().enumerate() {
+                let got = got[lane].to_bits().to_ne_bytes();
+                assert_eq!(got, quad(column, lane), "{level} column {column} of row {lane}");
             }
-        }
-        let want: Vec<u16> = (0..2 * LANES).flat_map(|i| [exact(bytes[2][i]), exact(bytes[3][i])]).collect();
-        for (i, want) in want.as_chunks::<8>().0.iter().enumerate() {
-            assert_eq!(both[i % 2][i / 2 * 8..][..8], *want, "{level}: {i}");
+            for (line, got) in rows.iter().enumerate() {
+                let got = got[lane].to_bits().to_ne_bytes().map(|byte| byte as i8);
+                assert_eq!(got, signed(line, lane), "{level} lane {lane} of line {line}");
+            }
+            let product: i32 =
+                quad(1, lane).iter().zip(signed(1, lane)).map(|(a, b)| i32::from(*a) * i32::from(b)).sum();
+            assert_eq!(products[lane], (product - 7) as f32, "{level} lane {lane}");
+            for (i, got) in some[0].iter().chain(&some[1]).enumerate() {
+                assert_eq!(got.0[lane], half(lane, 5 + i % 3).to_f32(), "{level} half {i} of row {lane}");
+            }
+            for (i, got) in all.iter().enumerate() {
+                assert_eq!(got.0[lane], half(lane, i).to_f32(), "{level} half {i} of row {lane}");
+            }
         }
     }
 }

@@ -19,23 +19,36 @@ pub(super) fn portable(from: &Rows<'_>, to: &mut Square) {
     }
 }
 
-/// Four squares of 8 x 8, each in two rounds of shuffles after loads that put halves of rows beside each other.
-///
-/// # Safety
-/// The processor must have AVX2.
+/// Where the 16 bytes of number `piece` of each row are.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn avx2(from: &Rows<'_>, to: &mut Square) {
+pub(super) fn pieces<T>(rows: &[&[T; 2 * LANES]; LANES], piece: usize) -> [*const u8; LANES] {
+    assert!((piece + 1) * 16 <= size_of::<[T; 2 * LANES]>());
+    let mut pieces = [std::ptr::null(); LANES];
+    for (to, row) in pieces.iter_mut().zip(rows) {
+        *to = row.as_ptr().cast::<u8>().wrapping_add(16 * piece);
+    }
+    pieces
+}
+
+/// Squares of 8 x 8 of 16 rows, each in two rounds of shuffles after loads that put halves of rows beside each other.
+///
+/// # Safety
+/// The processor must have AVX2, and there must be as many words at each place as columns, whose number must be a multiple
+/// of 8.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn avx2(from: &[*const u8; LANES], to: &mut [[f32; LANES]]) {
     use std::arch::x86_64::*;
     for down in [0, 8] {
-        for right in [0, 8] {
-            // SAFETY: AVX2 by this function's contract; rows are 16 long, and 8 are read or written from 0 or 8 on.
+        for (right, to) in to.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: AVX2 by this function's contract; columns are 16 long, and 8 are written from 0 or 8 on.
             unsafe {
                 // Rows 0 to 3 under each other with 4 to 7 beside them, first the left half of all, then the right.
                 for half in [0, 4] {
                     let mut a = [_mm256_setzero_ps(); 4];
                     for i in 0..4 {
-                        let at = |row: usize| from[down + row].as_ptr().add(2 * (right + half)).cast();
+                        let at = |row: usize| from[down + row].cast::<f32>().add(8 * right + half);
                         let (top, bottom) = (_mm_loadu_ps(at(i)), _mm_loadu_ps(at(i + 4)));
                         a[i] = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(top), bottom);
                     }
@@ -48,7 +61,7 @@ pub(super) unsafe fn avx2(from: &Rows<'_>, to: &mut Square) {
                         _mm256_shuffle_ps::<0xee>(b1, b3),
                     ];
                     for i in 0..4 {
-                        _mm256_storeu_ps(to[right + half + i].as_mut_ptr().add(down), columns[i]);
+                        _mm256_storeu_ps(to[half + i].as_mut_ptr().add(down), columns[i]);
                     }
                 }
             }

@@ -14,6 +14,9 @@ const NUM_SLOTS: usize = 256;
 /// Where bf16 multiply in pairs, weights are rounded to it: each by at most 2^-9 of it, and values (below 1) differ from
 /// their mean by at most 2.
 const PAIRS: Tolerance = Tolerance { abs: 1.0 / 256.0 + F32.abs, eps: 0.0 };
+/// Where integers multiply in quads, weights are rounded to parts of the greatest among 32: each by at most 1/510 of it, times
+/// a value below 1. That is what could come together; what does is tested below.
+const QUADS: Tolerance = Tolerance { abs: 32.0 / 510.0 + F32.abs, eps: 0.0 };
 
 fn filled(shape: &AttentionShape, dtype: KvDtype, seed: u64) -> KvStore {
     let kv_dim = shape.kv_dim();
@@ -44,6 +47,20 @@ fn as_bf16(store: &mut KvStore) -> KvStore {
 fn as_pairs(shape: &AttentionShape, q: &[f32]) -> Vec<f32> {
     let scale = 1.0 / (shape.head_dim() as f32).sqrt() * std::f32::consts::LOG2_E;
     q.iter().map(|q| half::bf16::from_f32(q * scale).to_f32() / scale).collect()
+}
+
+/// Queries that stay as they are where integers multiply in quads: scaled to exponents of 2 and rounded to int8 for each 32
+/// dimensions, `q` are these.
+fn as_quads(shape: &AttentionShape, q: &[f32]) -> Vec<f32> {
+    let scale = 1.0 / (shape.head_dim() as f32).sqrt() * std::f32::consts::LOG2_E;
+    let mut rounded = q.to_vec();
+    for block in rounded.chunks_mut(shape.head_dim()).flat_map(|head| head.chunks_mut(32)) {
+        let greatest = block.iter().fold(0f32, |greatest, q| greatest.max((q * scale).abs()));
+        for q in block {
+            *q = (*q * scale * (127.0 / greatest)).round_ties_even() * (greatest / 127.0) / scale;
+        }
+    }
+    rounded
 }
 
 fn slots(seed: u64, len: usize) -> Vec<u32> {
@@ -89,10 +106,11 @@ proptest! {
             tree: (i != 1).then_some(TreePaths { offsets: &offsets, rows: &path_rows }),
         }).collect();
         let q: Vec<f32> = values(seed, seqs.len() * rows * shape.q_dim()).iter().map(|v| v * 4.0).collect();
-        for (dtype, tolerance) in [(KvDtype::F32, F32), (KvDtype::Bf16, BF16), (KvDtype::Q8_0, F32)] {
+        let (pairs, quads) = (as_pairs(&shape, &q), as_quads(&shape, &q));
+        for dtype in [KvDtype::F32, KvDtype::Bf16, KvDtype::Q8_0] {
             let mut kv = filled(&shape, dtype, seed);
-            let want = reference::attention(&shape, &q, kv.view_mut().layer(0), &seqs);
-            let want_of_pairs = reference::attention(&shape, &as_pairs(&shape, &q), kv.view_mut().layer(0), &seqs);
+            let mut want = |q: &[f32]| reference::attention(&shape, q, kv.view_mut().layer(0), &seqs);
+            let (want, want_of_pairs, want_of_quads) = (want(&q), want(&pairs), want(&quads));
             let portable = run(&Exec::portable_single(), &shape, &q, &mut kv, &seqs);
             for exec in levels() {
                 let got = run(&exec, &shape, &q, &mut kv, &seqs);
@@ -102,14 +120,61 @@ proptest! {
                     prop_assert_eq!(bits(&got), bits(&as_bf16));
                     continue;
                 }
-                let pairs = dtype != KvDtype::F32 && exec.simd() >= SimdLevel::Avx512Bf16;
-                if pairs {
-                    assert_close(&got, &want_of_pairs, PAIRS, &format!("{exec:?} {dtype:?}"));
-                } else {
-                    assert_close(&got, &want, tolerance, &format!("{exec:?} {dtype:?}"));
-                    prop_assert_eq!(bits(&got), bits(&portable));
+                let what = format!("{exec:?} {dtype:?}");
+                match dtype {
+                    KvDtype::Bf16 if exec.simd() >= SimdLevel::Avx512Bf16 => {
+                        assert_close(&got, &want_of_pairs, PAIRS, &what);
+                        continue;
+                    }
+                    KvDtype::F32 => assert_close(&got, &want, F32, &what),
+                    KvDtype::Bf16 => assert_close(&got, &want, BF16, &what),
+                    _ => assert_close(&got, &want_of_quads, QUADS, &what),
                 }
+                prop_assert_eq!(bits(&got), bits(&portable), "{}", what);
             }
+        }
+    }
+}
+
+/// What multiplying q8_0 as integers rounds, queries and weights, changes attention about as much as storing keys and values
+/// as q8_0 did: from 0.6 to 1.0 times here.
+#[test]
+fn attention_rounds_q8_0_about_as_much_as_storing_it_did() {
+    // Evenly spread weights, peaked ones, and most of it on a first token whose value is small; dimensions of all sizes.
+    for (sharpness, first) in [(0.5, 1.0), (8.0, 1.0), (2.0, 0.02)] {
+        let shape = AttentionShape::new(4, 2, 96).unwrap();
+        let kv = |dtype| KvShape { layers: 1, heads: 2, head_dim: 96, dtype };
+        let [mut exact, mut stored] = [KvDtype::F32, KvDtype::Q8_0].map(|dtype| KvStore::new(kv(dtype), NUM_SLOTS));
+        let q: Vec<f32> = values(1, 8 * shape.q_dim()).iter().map(|q| q * sharpness).collect();
+        for slot in 0..NUM_SLOTS as u32 {
+            let sized = |(dim, x): (usize, f32)| x * [1.0, 0.3, 4.0][dim / 32 % 3] * [1.0, 0.5, 2.0][slot as usize % 3];
+            let [mut key, mut value] = [3, 4].map(|seed| values(seed + u64::from(slot) * 2, shape.kv_dim()));
+            if slot == 0 && first < 1.0 {
+                // A key that all of these queries' heads have in common.
+                for (dim, key) in key.iter_mut().enumerate() {
+                    *key = (0..16).map(|head| q[head * 96 + dim % 96]).sum();
+                }
+                value.iter_mut().for_each(|value| *value *= first);
+            }
+            value = value.into_iter().enumerate().map(sized).collect();
+            for store in [&mut exact, &mut stored] {
+                store.view_mut().write(&Exec::portable_single(), 0, &[slot], &key, &value);
+            }
+        }
+        let list: Vec<u32> = (0..200).collect();
+        let (context, new_slots) = list.split_at(192);
+        let seqs = [AttentionSeq { context, rows: 0..8, new_slots, tree: None }];
+        let [exact, want] =
+            [&mut exact, &mut stored].map(|kv| reference::attention(&shape, &q, kv.view_mut().layer(0), &seqs));
+        let mean = |errors: &mut dyn Iterator<Item = f64>| (errors.map(|error| error * error).sum::<f64>()).sqrt();
+        let by_storing = mean(&mut exact.iter().zip(&want).map(|(exact, want)| want - exact));
+        for exec in levels() {
+            let got = run(&exec, &shape, &q, &mut stored, &seqs);
+            let by_attention = mean(&mut got.iter().zip(&want).map(|(got, want)| f64::from(*got) - want));
+            assert!(
+                by_attention <= 1.25 * by_storing,
+                "{exec:?}, {sharpness}, {first}: {by_attention} after {by_storing}"
+            );
         }
     }
 }
@@ -181,6 +246,7 @@ fn tree_rows_have_the_bits_of_their_path_as_a_chain() {
     for window in [None, Some(4), Some(33)] {
         tree_rows_equal_their_chains(KvDtype::F32, AttentionShape::new(6, 3, 16).unwrap().with_window(window));
         tree_rows_equal_their_chains(KvDtype::Bf16, AttentionShape::new(6, 3, 64).unwrap().with_window(window));
+        tree_rows_equal_their_chains(KvDtype::Q8_0, AttentionShape::new(6, 3, 64).unwrap().with_window(window));
     }
 }
 

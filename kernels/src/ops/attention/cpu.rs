@@ -12,7 +12,7 @@ mod tiles;
 mod words;
 
 use super::{AttentionSeq, AttentionShape, MAX_BLOCK_ROWS, MAX_GROUP, MAX_HEAD_DIM};
-use crate::blocks::kv_format::{Bf16, F32, Q8_0};
+use crate::blocks::kv_format::{Bf16, F32};
 use crate::blocks::{KvDtype, KvLayer};
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
@@ -20,7 +20,7 @@ use queries::{Queries, Weights};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tile::{TILE, Tile};
-use words::{Pairs, ScaledPairs, Singles, Words};
+use words::{Pairs, Quads, Singles, Words};
 
 /// Lines of the longest head.
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
@@ -106,8 +106,7 @@ impl Kernel for AttendBlock<'_> {
             KvDtype::F32 => self.attend::<S, Singles<F32>>(),
             KvDtype::Bf16 if S::HALVES == 1 => self.attend::<S, Pairs>(),
             KvDtype::Bf16 => self.attend::<S, Singles<Bf16>>(),
-            KvDtype::Q8_0 if S::HALVES == 1 => self.attend::<S, ScaledPairs>(),
-            KvDtype::Q8_0 => self.attend::<S, Singles<Q8_0>>(),
+            KvDtype::Q8_0 => self.attend::<S, Quads>(),
         }
     }
 }

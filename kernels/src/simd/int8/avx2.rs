@@ -39,6 +39,26 @@ impl Int8 for Avx2 {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
+    fn load_bits(from: &[f32; LANES]) -> Sums {
+        // SAFETY: AVX2 by the level's contract; both loads lie within the 64 bytes.
+        unsafe { [_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(8).cast())] }
+    }
+    #[inline(always)]
+    fn add_quad(acc: Sums, quad: Sums, input: Sums) -> Sums {
+        let mut sums = acc;
+        for (sum, (quad, input)) in sums.iter_mut().zip(quad.into_iter().zip(input)) {
+            // SAFETY: AVX2 by the level's contract.
+            unsafe {
+                let even = _mm256_and_si256(quad, _mm256_set1_epi16(255));
+                let even_input = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(input));
+                let (odd, odd_input) = (_mm256_srli_epi16::<8>(quad), _mm256_srai_epi16::<8>(input));
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(even, even_input));
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(odd, odd_input));
+            }
+        }
+        sums
+    }
+    #[inline(always)]
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Sums {
         // SAFETY: AVX2 by the level's contract; each load takes exactly the 16 bytes.
         unsafe {

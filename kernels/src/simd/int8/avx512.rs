@@ -29,6 +29,16 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         unsafe { _mm512_set1_epi32(value) }
     }
     #[inline(always)]
+    fn load_bits(from: &[f32; LANES]) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract; the load takes exactly the 64 bytes.
+        unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn add_quad(acc: __m512i, quad: __m512i, input: __m512i) -> __m512i {
+        // SAFETY: AVX-512 VNNI by the level's contract.
+        unsafe { _mm512_dpbusd_epi32(acc, quad, input) }
+    }
+    #[inline(always)]
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> __m512i {
         // SAFETY: AVX-512 by the level's contract; each load takes exactly the 16 bytes.
         unsafe {

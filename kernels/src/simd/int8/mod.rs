@@ -65,6 +65,10 @@ pub(crate) trait Int8: Copy + 'static {
 
     /// 16 times the same.
     fn splat_i32(value: i32) -> Self::I;
+    /// 16 i32 of these bits.
+    fn load_bits(from: &[f32; LANES]) -> Self::I;
+    /// Lane i: `acc[i]` and the products of the four bytes of `quad[i]` and the four integers of `input[i]`.
+    fn add_quad(acc: Self::I, quad: Self::I, input: Self::I) -> Self::I;
     /// Pairs of i16, lane i `low[i]` and `high[i]`.
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Self::I;
     /// Lane i: `acc[i]` and the products of both of the pairs `a[i]` and `b[i]`.

@@ -16,6 +16,17 @@ impl Int8 for Portable {
         [value; LANES]
     }
     #[inline(always)]
+    fn load_bits(from: &[f32; LANES]) -> [i32; LANES] {
+        from.map(|bits| bits.to_bits() as i32)
+    }
+    #[inline(always)]
+    fn add_quad(acc: [i32; LANES], quad: [i32; LANES], input: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|i| {
+            let products = quad[i].to_le_bytes().into_iter().zip(input[i].to_le_bytes());
+            acc[i] + products.map(|(byte, input)| i32::from(byte) * i32::from(input as i8)).sum::<i32>()
+        })
+    }
+    #[inline(always)]
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> [i32; LANES] {
         std::array::from_fn(|i| i32::from(low[i]) | i32::from(high[i]) << 16)
     }

@@ -1,9 +1,10 @@
 //! The online softmaxes of a block's queries.
 
 use super::tile::{Gathered, Next, Source, TILE, Values};
-use super::words::{WeightWords, Words};
+use super::words::{Factors, NOTES, WeightWords, Words};
 use super::{MOST_BLOCKS, Parts, QUERY_LINES, floats};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
+use crate::simd::int8::BLOCK;
 use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -20,6 +21,9 @@ const KEYS_A_NEAR_TOKEN: usize = 2;
 const FEW: usize = 2;
 /// Most queries at once, at any level.
 const MOST_QUERIES: usize = 8;
+
+/// Sums of a query's products with the first 16 keys of a tile, and with the last 16, part by part.
+type KeySums<T> = [[T; 2]; MOST_PARTS];
 
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
@@ -109,7 +113,7 @@ impl<'a> Queries<'a> {
             }
         }
         self.weigh::<S, W, N>(at, parts, tile.scales[1], weights);
-        let words = start / W::NUMBERS..end.div_ceil(W::NUMBERS);
+        let words = start / W::Values::NUMBERS..end.div_ceil(W::Values::NUMBERS);
         match &tile.values {
             Values::Kept(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
@@ -129,59 +133,81 @@ impl<'a> Queries<'a> {
         out: &mut Weights,
         next: &mut Next<'_, W::Element>,
     ) {
-        let words = self.head_dim / W::NUMBERS;
+        let words = self.head_dim.div_ceil(W::Keys::NUMBERS);
         if !W::SCALED {
-            let sums = self.products::<S, W, N, FROM, TO>(at, keys, 0..words, next);
+            let sums = self.products::<S, W, N, FROM, TO>((at, 0), [0.0; N], keys, 0..words, next);
             for (sums, to) in sums.iter().zip(&mut out.scores) {
                 for part in FROM..TO {
                     for half in 0..2 {
-                        S::store_part(sums[part][half], &mut to[half].0, part);
+                        S::store_part(W::Keys::total(sums[part][half], part), &mut to[half].0, part);
                     }
                 }
             }
             return;
         }
-        for (block, scales) in scales.as_chunks::<2>().0.iter().enumerate() {
-            let start = block * LANES;
-            let sums = self.products::<S, W, N, FROM, TO>(at, keys, start..words.min(start + LANES), next);
-            for (sums, to) in sums.iter().zip(&mut out.scores) {
-                for part in FROM..TO {
+        let zero = S::splat_part(0.0);
+        let (low_scales, high_scales) = scales.split_at(scales.len() / 2);
+        for (block, scales) in low_scales.iter().zip(high_scales).enumerate() {
+            let (len, start) = (BLOCK / W::Keys::NUMBERS, block * BLOCK / W::Keys::NUMBERS);
+            let first = block * (len + NOTES);
+            assert!(first + len + NOTES <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
+            let notes = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>().wrapping_add(first + len);
+            let mut starts = [0.0; N];
+            for i in 0..N {
+                // SAFETY: by the assertion, there are such words of such a query.
+                starts[i] = unsafe { *notes.add(i * QUERY_LINES * LANES) };
+            }
+            let words = start..words.min(start + len);
+            let sums = self.products::<S, W, N, FROM, TO>((at, first), starts, keys, words, next);
+            for part in FROM..TO {
+                let scales = [S::load_part(&scales.0.0, part), S::load_part(&scales.1.0, part)];
+                for i in 0..N {
+                    // SAFETY: as above.
+                    let scale = S::splat_part(unsafe { *notes.add(i * QUERY_LINES * LANES + 1) });
                     for half in 0..2 {
-                        let (scale, to) = (S::load_part(&scales[half].0, part), &mut to[half].0);
-                        let before = if block == 0 { S::splat_part(0.0) } else { S::load_part(to, part) };
-                        S::store_part(S::fma_part(sums[part][half], scale, before), to, part);
+                        let to = &mut out.scores[i][half].0;
+                        let before = if block == 0 { zero } else { S::load_part(to, part) };
+                        let both = S::fma_part(scales[half], scale, zero);
+                        S::store_part(S::fma_part(W::Keys::total(sums[i][part][half], part), both, before), to, part);
                     }
                 }
             }
         }
     }
 
-    /// Sums of some words' products of N queries and 32 keys, as above.
+    /// Sums of some words' products of 32 keys, as above, and N queries, whose words are behind `first` others, and where
+    /// the sums start.
     #[inline(always)]
     fn products<S: Simd, W: Words<S>, const N: usize, const FROM: usize, const TO: usize>(
         &self,
-        at: usize,
+        (at, first): (usize, usize),
+        starts: [f32; N],
         keys: &[&[Line]; 2],
         words: Range<usize>,
         next: &mut Next<'_, W::Element>,
-    ) -> [[[S::Part; 2]; MOST_PARTS]; N] {
-        let mut sums = [[[S::splat_part(0.0); 2]; MOST_PARTS]; N];
-        assert!(words.end <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
-        let q = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>().wrapping_add(words.start);
+    ) -> [KeySums<<W::Keys as Factors<S>>::Sum>; N] {
+        let mut sums = [[[W::Keys::start(0.0); 2]; MOST_PARTS]; N];
+        for i in 0..N {
+            for part in FROM..TO {
+                sums[i][part] = [W::Keys::start(starts[i]); 2];
+            }
+        }
+        assert!(first + words.len() <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
+        let q = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>().wrapping_add(first);
         for (word, (low, high)) in keys[0][words.clone()].iter().zip(&keys[1][words]).enumerate() {
-            if word % (KEYS_A_ROW / W::NUMBERS) == 0 {
+            if word % (KEYS_A_ROW / W::Keys::NUMBERS) == 0 {
                 next.ask_far::<S>(1);
             }
-            if W::ASKS_NEAR && word % (KEYS_A_NEAR_TOKEN / W::NUMBERS) == 0 {
+            if W::ASKS_NEAR && word % (KEYS_A_NEAR_TOKEN / W::Keys::NUMBERS).max(1) == 0 {
                 next.ask_near::<S>();
             }
             for part in FROM..TO {
-                let (low, high) = (W::load(low, part), W::load(high, part));
+                let (low, high) = (W::Keys::load(low, part), W::Keys::load(high, part));
                 for i in 0..N {
                     // SAFETY: by the assertion, there is such a word of such a query.
-                    let q = W::splat(unsafe { *q.add(i * QUERY_LINES * LANES + word) });
-                    sums[i][part][0] = W::add_product(q, low, sums[i][part][0]);
-                    sums[i][part][1] = W::add_product(q, high, sums[i][part][1]);
+                    let q = W::Keys::splat(unsafe { *q.add(i * QUERY_LINES * LANES + word) });
+                    sums[i][part][0] = W::Keys::add_product(low, q, sums[i][part][0]);
+                    sums[i][part][1] = W::Keys::add_product(high, q, sums[i][part][1]);
                 }
             }
         }
@@ -213,12 +239,16 @@ impl<'a> Queries<'a> {
         let greatest = S::max(S::greatest_of_each(greater), before);
         S::store(greatest, seen);
         S::store(exp2_of_negative::<S>(S::sub(before, greatest)), &mut weights.faded.0);
-        for (i, Line(total)) in self.totals[at..at + N].iter_mut().enumerate() {
+        let mut found = [[greatest; 2]; N];
+        for i in 0..N {
             let greatest = S::splat(seen[i]);
-            let low = exp2_of_negative::<S>(S::sub(scores[i][0], greatest));
-            let high = exp2_of_negative::<S>(S::sub(scores[i][1], greatest));
-            let sum = W::weights(low, high, scales, &mut weights.words[i]);
-            S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), sum), total);
+            for half in 0..2 {
+                found[i][half] = exp2_of_negative::<S>(S::sub(scores[i][half], greatest));
+            }
+        }
+        let sums = W::weights(&found, scales, &mut weights.words);
+        for (i, Line(total)) in self.totals[at..at + N].iter_mut().enumerate() {
+            S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), sums[i]), total);
         }
     }
 
@@ -275,25 +305,30 @@ impl<'a> Queries<'a> {
     ) -> usize {
         assert!(words.end <= TILE);
         values.check(words.end, line + B - 1);
+        let block = |b: usize| if W::SCALED { line / 2 + b / 2 } else { 0 };
         let zero = S::splat_part(0.0);
-        let mut sums = [[[zero; MOST_PARTS]; B]; N];
+        let mut sums = [[[W::Values::resume(zero); MOST_PARTS]; B]; N];
         let lines = self.lines;
         let seen = &mut self.sums[at * lines + line..][..(N - 1) * lines + B];
+        // What a query's sums so far have faded to.
+        let faded = |seen: &[Line], (i, b): (usize, usize), part: usize| {
+            // SAFETY: `seen` goes up to this line of the last query.
+            let sum = unsafe { &seen.get_unchecked(i * lines + b).0 };
+            S::fma_part(S::load_part(sum, part), S::splat_part(weights.faded.0[i]), zero)
+        };
         for i in 0..N {
-            let faded = S::splat_part(weights.faded.0[i]);
             for b in 0..B {
                 for part in FROM..TO {
-                    // SAFETY: `seen` goes up to this line of the last query.
-                    let sum = unsafe { &seen.get_unchecked(i * lines + b).0 };
-                    sums[i][b][part] = S::fma_part(S::load_part(sum, part), faded, zero);
+                    sums[i][b][part] = W::Values::resume(faded(seen, (i, b), part));
                 }
             }
         }
         for word in words {
-            if word % (VALUES_A_ROW / W::NUMBERS) == 0 {
+            next.ask_far::<S>(W::Values::NUMBERS / VALUES_A_ROW);
+            if VALUES_A_ROW > W::Values::NUMBERS && word % VALUES_A_ROW == 0 {
                 next.ask_far::<S>(1);
             }
-            let mut loaded = [[W::splat(0.0); MOST_PARTS]; B];
+            let mut loaded = [[W::Values::splat(0.0); MOST_PARTS]; B];
             for b in 0..B {
                 for part in FROM..TO {
                     // SAFETY: `check` passed for the last word and the last line.
@@ -302,21 +337,26 @@ impl<'a> Queries<'a> {
             }
             for i in 0..N {
                 for b in 0..B {
-                    let block = if W::SCALED { line / 2 + b / 2 } else { 0 };
                     // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the block one of a head's.
-                    let weight = W::splat(unsafe { *floats(&weights.words[i]).get_unchecked(block * LANES + word) });
+                    let weight =
+                        W::Values::splat(unsafe { *floats(&weights.words[i]).get_unchecked(block(b) * LANES + word) });
                     for part in FROM..TO {
-                        sums[i][b][part] = W::add_product(weight, loaded[b][part], sums[i][b][part]);
+                        sums[i][b][part] = W::Values::add_product(weight, loaded[b][part], sums[i][b][part]);
                     }
                 }
             }
         }
         for i in 0..N {
             for b in 0..B {
+                // SAFETY (both): as above.
+                let scale =
+                    unsafe { *floats(&weights.words[i]).get_unchecked(block(b) * LANES + TILE / W::Values::NUMBERS) };
                 for part in FROM..TO {
-                    // SAFETY: as above.
-                    let sum = unsafe { &mut seen.get_unchecked_mut(i * lines + b).0 };
-                    S::store_part(sums[i][b][part], sum, part);
+                    let mut sum = W::Values::total(sums[i][b][part], part);
+                    if W::SCALED {
+                        sum = S::fma_part(sum, S::splat_part(scale), faded(seen, (i, b), part));
+                    }
+                    S::store_part(sum, unsafe { &mut seen.get_unchecked_mut(i * lines + b).0 }, part);
                 }
             }
         }

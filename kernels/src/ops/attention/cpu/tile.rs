@@ -3,8 +3,8 @@
 //! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their
 //! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
 //! token by token, or pair by pair. f32 and bf16 values are read where they lie: 8 queries and 520 cached f32 tokens take
-//! two thirds of the time on a Xeon, 16 queries and 1,040 bf16 ones three quarters. Two groups of queries, or one, use q8_0
-//! values as they are stored, too: what makes numbers of them costs three instructions (of pairs one group, and ten).
+//! two thirds of the time on a Xeon, 16 queries and 1,040 bf16 ones three quarters. Pairs and quads are made where they are
+//! used for one group of queries, and once for more.
 //!
 //! Tiles are asked for two ahead, into the second-level cache: on Zen 4 requests for the first level, which can wait for
 //! few lines at a time, brought 8,192 tokens at 18 GB/s instead of 31, and scattered ones at 13; unasked, 13 and 10. Where
@@ -16,7 +16,7 @@
 //! words. Four or eight tokens between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading
 //! added up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long; two f32 tokens at a time, 1.15 times.
 
-use super::words::Words;
+use super::words::{Factors, Words};
 use super::{AttendBlock, MOST_BLOCKS, MOST_LINES, Scratch};
 use crate::blocks::kv_store::HeadRows;
 use crate::bytes::Plain;
@@ -135,7 +135,7 @@ pub(super) trait Source<S: Simd, W: Words<S>> {
     ///
     /// # Safety
     /// `check` must have passed for the word and the line.
-    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word;
+    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> <W::Values as Factors<S>>::Word;
 }
 
 /// The lines of the first word, then those of the next; zeros behind the last word.
@@ -152,9 +152,9 @@ impl<S: Simd, W: Words<S>> Source<S, W> for Kept<'_> {
     }
 
     #[inline(always)]
-    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word {
+    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> <W::Values as Factors<S>>::Word {
         // SAFETY: by this function's contract.
-        W::load(unsafe { self.lines.get_unchecked(word * self.stride + lines.0 + lines.1) }, part)
+        W::Values::load(unsafe { self.lines.get_unchecked(word * self.stride + lines.0 + lines.1) }, part)
     }
 }
 
@@ -178,13 +178,25 @@ impl<'t, E: Plain> TokenRows<'t, E> {
         unsafe { std::slice::from_raw_parts(self.first.byte_add(self.offsets[token]), self.len) }
     }
 
+    /// N elements of each of M tokens from `first` on. Panics unless they are there.
+    #[inline(always)]
+    pub fn of<const N: usize, const M: usize>(&self, first: usize, at: usize) -> [&'t [E; N]; M] {
+        assert!(first + M <= TILE && at + N <= self.len);
+        // SAFETY (both): by the assertion.
+        let mut found = [unsafe { self.chunk(first, at) }; M];
+        for (i, found) in found.iter_mut().enumerate().skip(1) {
+            *found = unsafe { self.chunk(first + i, at) };
+        }
+        found
+    }
+
     /// N elements of a token.
     ///
     /// # Safety
-    /// The token must be among the 32, and the elements must be among the first `head_dim`.
+    /// The token must be among the 32, and the elements must be among those of a row.
     #[inline(always)]
     pub unsafe fn chunk<const N: usize>(&self, token: usize, at: usize) -> &'t [E; N] {
-        // SAFETY: by this function's contract, and as above; a row has `head_dim` elements at least.
+        // SAFETY: by this function's contract, and as above.
         unsafe { &*self.first.byte_add(*self.offsets.get_unchecked(token)).add(at).cast() }
     }
 }
@@ -192,11 +204,11 @@ impl<'t, E: Plain> TokenRows<'t, E> {
 impl<S: Simd, W: Words<S>> Source<S, W> for TokenRows<'_, W::Element> {
     #[inline(always)]
     fn check(&self, words: usize, line: usize) {
-        assert!(words * W::NUMBERS <= TILE && line < W::lines(self.head_dim) && W::fills(self.head_dim));
+        assert!(words * W::Values::NUMBERS <= TILE && line < W::lines(self.head_dim) && W::fills(self.head_dim));
     }
 
     #[inline(always)]
-    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> W::Word {
+    unsafe fn part(&self, word: usize, lines: (usize, usize), part: usize) -> <W::Values as Factors<S>>::Word {
         // SAFETY: by this function's contract.
         unsafe { W::stored(self, word, lines, part) }
     }
@@ -206,8 +218,8 @@ impl Tile {
     /// For heads of `head_dim` and a block of `queries` queries.
     #[inline(always)]
     pub fn new<S: Simd, W: Words<S>>(head_dim: usize, queries: usize) -> Self {
-        let (lines, words) = (W::lines(head_dim), TILE / W::NUMBERS);
-        let squares = head_dim.div_ceil(W::NUMBERS * LANES).next_multiple_of(W::SQUARES);
+        let (lines, words) = (W::lines(head_dim), TILE / W::Values::NUMBERS);
+        let squares = head_dim.div_ceil(W::Keys::NUMBERS * LANES).next_multiple_of(W::SQUARES);
         let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
         let keeps = queries > W::FEW || !W::fills(head_dim);
         let blocks = if W::SCALED { lines / 2 } else { 0 };
@@ -241,7 +253,7 @@ impl Tile {
                 // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of them.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [Square]) };
                 W::columns(&stored, half * LANES, at * W::SQUARES, to);
-                next.ask_far::<S>(2 * W::NUMBERS * W::SQUARES);
+                next.ask_far::<S>(2 * W::Keys::NUMBERS * W::SQUARES);
             }
         }
         // SAFETY: with 32 tokens every line was just written; what is left out with fewer, `zeroed` wrote.
@@ -256,11 +268,11 @@ impl Tile {
             values.zeroed();
         }
         for (word, to) in values.lines().chunks_exact_mut(*lines).enumerate() {
-            if word * W::NUMBERS < part.len() {
+            if word * W::Values::NUMBERS < part.len() {
                 // SAFETY: `values` writes all of the lines and reads nothing of them.
                 W::values(&stored, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
             }
-            next.ask_far::<S>(W::NUMBERS);
+            next.ask_far::<S>(W::Values::NUMBERS);
         }
         // SAFETY: as for the keys.
         let kept = Kept { lines: unsafe { values.written() }, stride: *lines };

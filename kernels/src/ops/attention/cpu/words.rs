@@ -1,38 +1,184 @@
-//! What attention multiplies: numbers one at a time, or bf16 in pairs.
+//! What attention multiplies: numbers one at a time, bf16 in pairs, or integers in quads.
 //!
 //! Keys, queries, weights and values are words of 32 bits. With [`Singles`] a word is an f32, widened from what is stored.
 //! With [`Pairs`], for bf16 keys and values where the processor multiplies two bf16 at once, it is two of them: neighbouring
 //! dimensions of a key, or one dimension of two neighbouring tokens' values. Queries and weights are then rounded to bf16
 //! as well, which changes a score by about as much as the rounding of its key did; sums stay f32. A pair half of which is
 //! not attended to adds it with weight 0: exactly nothing, as long as its value is finite.
-//! With [`ScaledPairs`], for q8_0 there, pairs are of integers, which bf16 holds: the sum of a block's products is scaled,
-//! and its values' weights are.
+//! With [`Quads`], for q8_0, it is four integers: neighbouring dimensions of a key, or one dimension of four neighbouring
+//! tokens' values. 32 dimensions of a query are rounded to int8, and 32 tokens' weights times their values' scales to bytes, of
+//! which the greatest is 255: about as coarsely as keys and values were when they were stored. Sums of products are exact, so
+//! all levels have the same bits; they are scaled once for 32 dimensions of a key or 32 tokens' values. A token that is not
+//! attended to has a weight of 0 there as well, so what the others' are rounded to is no matter of their pass.
 
-mod scaled_pairs;
+mod quads;
 mod singles;
 
 use super::MOST_BLOCKS;
-use super::tile::{TILE, TokenRows};
+use super::tile::TokenRows;
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
-pub(super) use scaled_pairs::ScaledPairs;
+pub(super) use quads::Quads;
 pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
 
 /// Numbers of a line of pairs.
 const PAIRS: usize = 2 * LANES;
 
-/// The words of a query's weights: of a tile's tokens, or those of them for each block.
+/// Words behind those of each 32 dimensions of a query, where words are scaled: where a sum starts, and their scale.
+pub(super) const NOTES: usize = 2;
+
+/// The words of a query's weights: of a tile's tokens, or those of them for each block, then their scale.
 pub(super) type WeightWords = [Line; MOST_BLOCKS];
+
+/// How words of keys and queries, or of values and weights, are multiplied.
+pub(super) trait Factors<S: Simd> {
+    /// A part of 16 words.
+    type Word: Copy;
+    /// A part of 16 sums.
+    type Sum: Copy;
+    /// Numbers of a word.
+    const NUMBERS: usize;
+
+    /// The same word in every lane.
+    fn splat(word: f32) -> Self::Word;
+    /// Part `part` of 16 words.
+    fn load(line: &Line, part: usize) -> Self::Word;
+    /// The same sum in every lane.
+    fn start(sum: f32) -> Self::Sum;
+    /// Sums that go on from these, or from 0 where they are scaled at their end.
+    fn resume(sums: S::Part) -> Self::Sum;
+    /// Adds the products of all numbers of the words.
+    fn add_product(a: Self::Word, b: Self::Word, sum: Self::Sum) -> Self::Sum;
+    /// The sums as numbers.
+    fn total(sum: Self::Sum, part: usize) -> S::Part;
+}
+
+/// f32.
+pub(super) struct Floats;
+
+impl<S: Simd> Factors<S> for Floats {
+    type Word = S::Part;
+    type Sum = S::Part;
+    const NUMBERS: usize = 1;
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::Part {
+        S::splat_part(word)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, part: usize) -> S::Part {
+        S::load_part(&line.0, part)
+    }
+
+    #[inline(always)]
+    fn start(sum: f32) -> S::Part {
+        S::splat_part(sum)
+    }
+
+    #[inline(always)]
+    fn resume(sums: S::Part) -> S::Part {
+        sums
+    }
+
+    #[inline(always)]
+    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
+        S::fma_part(a, b, sum)
+    }
+
+    #[inline(always)]
+    fn total(sum: S::Part, _part: usize) -> S::Part {
+        sum
+    }
+}
+
+/// Two bf16.
+pub(super) struct Halves;
+
+impl<S: Simd> Factors<S> for Halves {
+    type Word = S::Half;
+    type Sum = S::Part;
+    const NUMBERS: usize = 2;
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::Half {
+        S::splat_half(word)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, part: usize) -> S::Half {
+        S::load_half(line.u16s(), part, 0)
+    }
+
+    #[inline(always)]
+    fn start(sum: f32) -> S::Part {
+        S::splat_part(sum)
+    }
+
+    #[inline(always)]
+    fn resume(sums: S::Part) -> S::Part {
+        sums
+    }
+
+    #[inline(always)]
+    fn add_product(a: S::Half, b: S::Half, sum: S::Part) -> S::Part {
+        S::dot_half(sum, a, b)
+    }
+
+    #[inline(always)]
+    fn total(sum: S::Part, _part: usize) -> S::Part {
+        sum
+    }
+}
+
+/// Four bytes of a key or a weight, and four integers of a query or a value; sums start from the bits of an integer.
+pub(super) struct Bytes;
+
+impl<S: Simd> Factors<S> for Bytes {
+    type Word = S::I;
+    type Sum = S::I;
+    const NUMBERS: usize = 4;
+
+    #[inline(always)]
+    fn splat(word: f32) -> S::I {
+        S::splat_i32(word.to_bits() as i32)
+    }
+
+    #[inline(always)]
+    fn load(line: &Line, _part: usize) -> S::I {
+        S::load_bits(&line.0)
+    }
+
+    #[inline(always)]
+    fn start(sum: f32) -> S::I {
+        S::splat_i32(sum.to_bits() as i32)
+    }
+
+    #[inline(always)]
+    fn resume(_sums: S::Part) -> S::I {
+        S::splat_i32(0)
+    }
+
+    #[inline(always)]
+    fn add_product(bytes: S::I, integers: S::I, sum: S::I) -> S::I {
+        S::add_quad(sum, bytes, integers)
+    }
+
+    #[inline(always)]
+    fn total(sum: S::I, part: usize) -> S::Part {
+        S::part(S::from_i32(sum), part)
+    }
+}
 
 pub(super) trait Words<S: Simd> {
     /// What a stored key or value is a slice of.
     type Element: Plain;
-    /// A part of 16 words.
-    type Word: Copy;
-    /// Numbers of a word.
-    const NUMBERS: usize;
+    /// Words of keys, and those of queries.
+    type Keys: Factors<S>;
+    /// Words of values, and those of weights.
+    type Values: Factors<S>;
     /// Queries up to which stored values are made into words where they are used.
     const FEW: usize;
     /// Whether words are times a scale for every 32 dimensions.
@@ -49,12 +195,6 @@ pub(super) trait Words<S: Simd> {
     fn fills(head_dim: usize) -> bool {
         Self::lines(head_dim) * LANES == head_dim
     }
-    /// The same word in every lane.
-    fn splat(word: f32) -> Self::Word;
-    /// Part `part` of 16 words.
-    fn load(line: &Line, part: usize) -> Self::Word;
-    /// Adds the products of all numbers of the words.
-    fn add_product(a: Self::Word, b: Self::Word, sum: S::Part) -> S::Part;
     /// 16 words of 16 keys from token `first` on, words to columns, then anything finite; as many for each of
     /// [`SQUARES`](Self::SQUARES) squares, from `square` on.
     fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
@@ -69,14 +209,15 @@ pub(super) trait Words<S: Simd> {
         word: usize,
         lines: (usize, usize),
         part: usize,
-    ) -> Self::Word;
+    ) -> <Self::Values as Factors<S>>::Word;
     /// Scales of keys or values: of the first 16 tokens and the last 16, block by block.
     fn scales(_rows: &TokenRows<'_, Self::Element>, _to: &mut [Line]) {}
     /// The words of a query times `scale`.
     fn query(q: &[f32], scale: f32, to: &mut [f32]);
-    /// The words of the weights of a tile's tokens; where words are scaled, a line of them for each block of values, of
-    /// which `scales` are. Returns the sum of the first 16 weights and the last 16, rounded as the words are unless scaled.
-    fn weights(low: S::F, high: S::F, scales: &[Line], to: &mut WeightWords) -> S::F;
+    /// The words of N queries' weights of the first 16 of a tile's tokens, and of the last 16; where words are scaled, a line
+    /// of them for each block of values, of which `scales` are. Returns the sums of both, of weights as they are rounded
+    /// unless words are scaled.
+    fn weights<const N: usize>(weights: &[[S::F; 2]; N], scales: &[Line], to: &mut [WeightWords]) -> [S::F; N];
     /// The dimensions of a query's sums, in order.
     fn dims(sums: &[Line], out: &mut [f32]);
 }
@@ -89,14 +230,8 @@ fn rows_of<'a, T: Plain + Default>(
     (first, start): (usize, usize),
     padded: &'a mut MaybeUninit<[[T; 2 * LANES]; LANES]>,
 ) -> [&'a [T; 2 * LANES]; LANES] {
-    assert!(first + LANES <= TILE);
     if start + 2 * LANES <= rows.head_dim {
-        // SAFETY (both): by the assertion, and these are dimensions of a row.
-        let mut found = [unsafe { rows.chunk(first, start) }; LANES];
-        for (i, found) in found.iter_mut().enumerate().skip(1) {
-            *found = unsafe { rows.chunk(first + i, start) };
-        }
-        return found;
+        return rows.of(first, start);
     }
     let padded = padded.write([[T::default(); 2 * LANES]; LANES]);
     for (i, to) in padded.iter_mut().enumerate() {
@@ -106,30 +241,30 @@ fn rows_of<'a, T: Plain + Default>(
     padded.each_ref()
 }
 
-/// Numbers `start ..` of 32 of the two tokens of word `word`, then what `padded` has.
+/// Numbers `start ..` of 32 of each of the N tokens of word `word`, then what `padded` has.
 #[inline(always)]
-fn two_rows_of<'a, T: Plain>(
+fn tokens_of<'a, T: Plain, const N: usize>(
     rows: &TokenRows<'a, T>,
     (word, start): (usize, usize),
-    padded: &'a mut [[T; PAIRS]; 2],
-) -> [&'a [T; PAIRS]; 2] {
-    let rests = [2 * word, 2 * word + 1].map(|token| &rows.get(token)[start..rows.head_dim]);
-    if let [Some(a), Some(b)] = rests.map(<[T]>::first_chunk) {
-        return [a, b];
+    padded: &'a mut [[T; PAIRS]; N],
+) -> [&'a [T; PAIRS]; N] {
+    if start + PAIRS <= rows.head_dim {
+        return rows.of(word * N, start);
     }
-    for (to, rest) in padded.iter_mut().zip(rests) {
+    for (i, to) in padded.iter_mut().enumerate() {
+        let rest = &rows.get(word * N + i)[start..rows.head_dim];
         to[..rest.len()].copy_from_slice(rest);
     }
     padded.each_ref()
 }
 
-/// Two bf16.
+/// bf16, two by two.
 pub(super) struct Pairs;
 
 impl<S: Simd> Words<S> for Pairs {
     type Element = <Bf16 as KvFormat>::Element;
-    type Word = S::Half;
-    const NUMBERS: usize = 2;
+    type Keys = Halves;
+    type Values = Halves;
     const FEW: usize = S::QUERIES;
     const SQUARES: usize = 1;
     const ASKS_NEAR: bool = false;
@@ -137,21 +272,6 @@ impl<S: Simd> Words<S> for Pairs {
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
         2 * head_dim.div_ceil(PAIRS)
-    }
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::Half {
-        S::splat_half(word)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, part: usize) -> S::Half {
-        S::load_half(line.u16s(), part, 0)
-    }
-
-    #[inline(always)]
-    fn add_product(a: S::Half, b: S::Half, sum: S::Part) -> S::Part {
-        S::dot_half(sum, a, b)
     }
 
     #[inline(always)]
@@ -164,7 +284,7 @@ impl<S: Simd> Words<S> for Pairs {
     fn values(values: &TokenRows<'_, u16>, word: usize, to: &mut [Line]) {
         for (both, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let mut padded = [[0; PAIRS]; 2];
-            let [a, b] = two_rows_of(values, (word, both * PAIRS), &mut padded);
+            let [a, b] = tokens_of(values, (word, both * PAIRS), &mut padded);
             for (half, to) in to.iter_mut().enumerate() {
                 *to.u16s_mut() = S::interleave(a, b, half);
             }
@@ -192,11 +312,15 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn weights(low: S::F, high: S::F, _scales: &[Line], to: &mut WeightWords) -> S::F {
-        let rounded = S::round_bf16(low, high);
-        *to[0].u16s_mut() = rounded;
-        let halves: &[[u16; LANES]] = rounded.as_chunks().0;
-        S::add(S::load_bf16(&halves[0]), S::load_bf16(&halves[1]))
+    fn weights<const N: usize>(weights: &[[S::F; 2]; N], _scales: &[Line], to: &mut [WeightWords]) -> [S::F; N] {
+        let mut sums = [S::splat(0.0); N];
+        for (i, to) in to.iter_mut().enumerate().take(N) {
+            let rounded = S::round_bf16(weights[i][0], weights[i][1]);
+            *to[0].u16s_mut() = rounded;
+            let halves: &[[u16; LANES]] = rounded.as_chunks().0;
+            sums[i] = S::add(S::load_bf16(&halves[0]), S::load_bf16(&halves[1]));
+        }
+        sums
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! f32, widened from what is stored.
 
-use super::{PAIRS, WeightWords, Words, rows_of};
-use crate::blocks::kv_format::{Bf16, F32, KvFormat, Q8_0};
+use super::{Floats, PAIRS, WeightWords, Words, rows_of};
+use crate::blocks::kv_format::{Bf16, F32, KvFormat};
 use crate::ops::attention::cpu::tile::{TILE, TokenRows};
 use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
 use std::marker::PhantomData;
@@ -16,8 +16,6 @@ pub(in super::super) trait Widen: KvFormat {
     const SQUARES: usize;
     /// As of [`Words`].
     const ASKS_NEAR: bool;
-    /// Groups of queries up to which values are better widened for each.
-    const GROUPS: usize;
 
     /// Lines of a row.
     fn lines(head_dim: usize) -> usize {
@@ -50,30 +48,15 @@ pub(in super::super) trait Widen: KvFormat {
 
 impl<S: Simd, D: Widen> Words<S> for Singles<D> {
     type Element = D::Element;
-    type Word = S::Part;
-    const NUMBERS: usize = 1;
-    const FEW: usize = D::GROUPS.saturating_mul(S::QUERIES);
+    type Keys = Floats;
+    type Values = Floats;
+    const FEW: usize = usize::MAX;
     const SQUARES: usize = D::SQUARES;
     const ASKS_NEAR: bool = D::ASKS_NEAR;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
         D::lines(head_dim)
-    }
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::Part {
-        S::splat_part(word)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, part: usize) -> S::Part {
-        S::load_part(&line.0, part)
-    }
-
-    #[inline(always)]
-    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
-        S::fma_part(a, b, sum)
     }
 
     #[inline(always)]
@@ -114,10 +97,15 @@ impl<S: Simd, D: Widen> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn weights(low: S::F, high: S::F, _scales: &[Line], to: &mut WeightWords) -> S::F {
-        S::store(low, &mut to[0].0);
-        S::store(high, &mut to[1].0);
-        S::add(low, high)
+    fn weights<const N: usize>(weights: &[[S::F; 2]; N], _scales: &[Line], to: &mut [WeightWords]) -> [S::F; N] {
+        let mut sums = [S::splat(0.0); N];
+        for (i, to) in to.iter_mut().enumerate().take(N) {
+            let [low, high] = weights[i];
+            S::store(low, &mut to[0].0);
+            S::store(high, &mut to[1].0);
+            sums[i] = S::add(low, high);
+        }
+        sums
     }
 
     #[inline(always)]
@@ -129,7 +117,6 @@ impl<S: Simd, D: Widen> Words<S> for Singles<D> {
 impl Widen for F32 {
     const SQUARES: usize = 1;
     const ASKS_NEAR: bool = false;
-    const GROUPS: usize = usize::MAX;
 
     #[inline(always)]
     fn columns<S: Simd>(keys: &TokenRows<'_, f32>, first: usize, square: usize, to: &mut [Square]) {
@@ -157,7 +144,6 @@ impl Widen for F32 {
 impl Widen for Bf16 {
     const SQUARES: usize = 2;
     const ASKS_NEAR: bool = true;
-    const GROUPS: usize = usize::MAX;
 
     #[inline(always)]
     fn lines(head_dim: usize) -> usize {
@@ -187,29 +173,5 @@ impl Widen for Bf16 {
     unsafe fn part<S: Simd>(rows: &TokenRows<'_, u16>, token: usize, lines: (usize, usize), part: usize) -> S::Part {
         // SAFETY: by this function's contract.
         S::load_part_bf16(unsafe { rows.chunk(token, lines.0 * LANES + lines.1 / 2 * PAIRS) }, part, lines.1 % 2)
-    }
-}
-
-impl Widen for Q8_0 {
-    const SQUARES: usize = 2;
-    const ASKS_NEAR: bool = false;
-    const GROUPS: usize = 2;
-
-    #[inline(always)]
-    fn columns<S: Simd>(keys: &TokenRows<'_, u8>, first: usize, square: usize, to: &mut [Square]) {
-        let to = to.as_mut_array().expect("two squares at a time");
-        let mut scales = [0.0; LANES];
-        for (i, scale) in scales.iter_mut().enumerate() {
-            *scale = Self::scale(keys.get(first + i), keys.head_dim, square / 2);
-        }
-        let mut padded = MaybeUninit::uninit();
-        S::transpose_scaled(&rows_of(keys, (first, square * LANES), &mut padded), &scales, to);
-    }
-
-    #[inline(always)]
-    unsafe fn part<S: Simd>(rows: &TokenRows<'_, u8>, token: usize, lines: (usize, usize), part: usize) -> S::Part {
-        let scale = Self::scale(rows.get(token), rows.head_dim, lines.0 / 2 + lines.1 / 2);
-        // SAFETY: by this function's contract.
-        S::part(S::scaled(unsafe { rows.chunk(token, (lines.0 + lines.1) * LANES) }, scale), part)
     }
 }
