@@ -9,10 +9,10 @@ use crate::bytes::{AlignedBytes, SharedBytes, is_aligned_for, typed, typed_mut};
 use crate::error::KernelError;
 use crate::exec::Exec;
 use crate::quant::{BAND_ROWS, BlockFormat, PANEL, PanelLayout, Panels, encode_row};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Simd;
 use crate::simd::int8::BLOCK;
 use crate::simd::{LANES, SimdLevel};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Simd, as_rows};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use std::fmt;
@@ -368,7 +368,7 @@ impl Weight {
                 *pairs = self.u16s()[row * self.cols..][cols.clone()].as_array().expect("a step");
             }
             let mut columns = [[0.0; PANEL]; LANES];
-            S::transpose(&pairs, &mut columns);
+            S::transpose(&as_rows(&pairs), &mut columns);
             for (pair, column) in tile.as_chunks_mut::<2>().0.iter_mut().zip(columns.as_flattened()) {
                 *pair = [column.to_bits() as u16, (column.to_bits() >> 16) as u16];
             }

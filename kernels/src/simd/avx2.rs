@@ -5,8 +5,6 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::int8::QUADS;
-use super::transpose::pieces;
 use super::{Kernel, LANES, Line, Rows, Simd, Square};
 use std::arch::x86_64::*;
 
@@ -244,12 +242,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn transpose(from: &Rows<'_>, to: &mut Square) {
         // SAFETY: called only inside `run`, so the processor has AVX2.
-        unsafe { super::transpose::avx2(&pieces(from, 0), to) }
-    }
-    #[inline(always)]
-    fn transpose_quads(from: &[&[u8; 2 * LANES]; LANES], to: &mut [[f32; LANES]; QUADS]) {
-        // SAFETY: AVX2 as above.
-        unsafe { super::transpose::avx2(&pieces(from, 0), to) }
+        unsafe { super::transpose::avx2(from, to) }
     }
     #[inline(always)]
     fn interleave_quads(rows: [&[u8; 2 * LANES]; 4]) -> [Line; 2] {

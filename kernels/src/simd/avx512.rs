@@ -6,8 +6,6 @@
 
 #![cfg(target_arch = "x86_64")]
 
-use super::int8::QUADS;
-use super::transpose::pieces;
 use super::{Kernel, LANES, Line, Rows, Simd, Square};
 use std::arch::x86_64::*;
 
@@ -236,23 +234,19 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
     #[inline(always)]
     fn transpose(from: &Rows<'_>, to: &mut Square) {
-        for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: AVX-512 as above.
-            let columns = unsafe { super::transpose::avx512(&pieces(from, i)) };
-            for (column, to) in columns.into_iter().zip(to) {
-                Self::store(column, to);
-            }
+        // SAFETY: AVX-512 as above.
+        let columns = unsafe { super::transpose::avx512(from) };
+        for (column, to) in columns.into_iter().zip(to) {
+            Self::store(column, to);
         }
     }
     #[inline(always)]
     fn transpose_bf16(from: &Rows<'_>, to: &mut [Square; 2]) {
-        for (i, to) in to.as_flattened_mut().as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: AVX-512 as above.
-            let columns = unsafe { super::transpose::avx512(&pieces(from, i)) };
-            for (pairs, to) in columns.into_iter().zip(to.as_chunks_mut::<2>().0) {
-                Self::store(widen(pairs, 0), &mut to[0]);
-                Self::store(widen(pairs, 1), &mut to[1]);
-            }
+        // SAFETY: AVX-512 as above.
+        let columns = unsafe { super::transpose::avx512(from) };
+        for (pairs, to) in columns.into_iter().zip(to.as_flattened_mut().as_chunks_mut::<2>().0) {
+            Self::store(widen(pairs, 0), &mut to[0]);
+            Self::store(widen(pairs, 1), &mut to[1]);
         }
     }
     #[inline(always)]
@@ -305,23 +299,13 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
     }
     #[inline(always)]
-    fn transpose_quads(from: &[&[u8; 2 * LANES]; LANES], to: &mut [[f32; LANES]; QUADS]) {
-        for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: AVX-512 as above.
-            let columns = unsafe { super::transpose::avx512(&pieces(from, i)) };
-            for (column, to) in columns.into_iter().zip(to) {
-                Self::store(column, to);
-            }
-        }
-    }
-    #[inline(always)]
     fn transpose_f16(from: &[&[u8; LANES]; LANES], to: &mut [Line]) {
         let mut rows = [std::ptr::null(); LANES];
         for (to, row) in rows.iter_mut().zip(from) {
             *to = row.as_ptr();
         }
         // SAFETY: AVX-512 as above.
-        let columns = unsafe { super::transpose::avx512(&rows) };
+        let columns = unsafe { super::transpose::avx512_quarter(&rows) };
         let first = LANES / 2 - to.len();
         for i in 0..LANES / 2 {
             if i < first {

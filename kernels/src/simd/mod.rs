@@ -24,7 +24,7 @@ pub(crate) use asks::Asks;
 pub(crate) use avx512::Avx512;
 pub use level::SimdLevel;
 pub(crate) use math::{exp, exp2_of_negative, silu};
-pub(crate) use transpose::{Rows, Square};
+pub(crate) use transpose::{Rows, Square, as_rows};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -194,15 +194,6 @@ pub(crate) trait Simd: int8::Int8 + Sized {
             *sum = quants.iter().map(|quant| i32::from(*quant)).sum();
         }
         sums
-    }
-    /// Rows of 32 bytes to columns of four.
-    #[inline(always)]
-    fn transpose_quads(from: &[&[u8; 2 * LANES]; LANES], to: &mut [[f32; LANES]; int8::QUADS]) {
-        for (i, to) in to.iter_mut().enumerate() {
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = f32::from_bits(u32::from_ne_bytes(from.as_chunks().0[i]));
-            }
-        }
     }
     /// The last f16 of rows of eight, as many as `to`, to columns, widened.
     #[inline(always)]

@@ -19,7 +19,7 @@ use super::{AttendBlock, MAX_GROUP, MOST_LINES, Parts, Scratch};
 use crate::blocks::KvDtype;
 use crate::blocks::kv_format::{Bf16, Q8_0};
 use crate::simd::amx::Tiles;
-use crate::simd::{Avx512, LANES, Line, SHIFT, Simd, Square};
+use crate::simd::{Avx512, LANES, Line, SHIFT, Simd, Square, as_rows};
 use coming::{Coming, Copied, CopyAsBf16};
 use lanes::{by_query, differ, exp2_for_bf16, greatest_by_query, in_order, rounded_pair, rounded_up};
 use std::arch::x86_64::*;
@@ -153,7 +153,7 @@ fn pack<'a, const C: usize, const L: usize>(
             *row = Lanes::round_bf16(low, high);
         }
         // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `transpose` writes all of it.
-        Lanes::transpose(&rows.each_ref(), unsafe { &mut *square.as_mut_ptr().cast::<Square>() });
+        Lanes::transpose(&as_rows(&rows.each_ref()), unsafe { &mut *square.as_mut_ptr().cast::<Square>() });
     }
     // SAFETY: every square was just written.
     unsafe { to.written() }

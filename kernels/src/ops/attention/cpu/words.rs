@@ -18,7 +18,7 @@ use super::MOST_BLOCKS;
 use super::tile::TokenRows;
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
-use crate::simd::{LANES, Line, Simd, Square};
+use crate::simd::{LANES, Line, Rows, Simd, Square, as_rows};
 pub(super) use quads::Quads;
 pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
@@ -222,23 +222,23 @@ pub(super) trait Words<S: Simd> {
     fn dims(sums: &[Line], out: &mut [f32]);
 }
 
-/// Numbers `start ..` of 32 of 16 tokens' rows, from token `first` on, then zeros. Panics unless there are as many tokens,
-/// and one of the numbers.
+/// 64 bytes of each of 16 tokens' rows, from token `first` and its number `start` on; zeros behind the last number. Panics unless
+/// there are as many tokens, and one of the numbers.
 #[inline(always)]
-fn rows_of<'a, T: Plain + Default>(
+fn rows_of<'a, T: Plain + Default, const N: usize>(
     rows: &TokenRows<'a, T>,
     (first, start): (usize, usize),
-    padded: &'a mut MaybeUninit<[[T; 2 * LANES]; LANES]>,
-) -> [&'a [T; 2 * LANES]; LANES] {
-    if start + 2 * LANES <= rows.head_dim {
-        return rows.of(first, start);
+    padded: &'a mut MaybeUninit<[[T; N]; LANES]>,
+) -> Rows<'a> {
+    if start + N <= rows.head_dim {
+        return as_rows::<T, N>(&rows.of(first, start));
     }
-    let padded = padded.write([[T::default(); 2 * LANES]; LANES]);
+    let padded = padded.write([[T::default(); N]; LANES]);
     for (i, to) in padded.iter_mut().enumerate() {
         let rest = &rows.get(first + i)[start..rows.head_dim];
         to[..rest.len()].copy_from_slice(rest);
     }
-    padded.each_ref()
+    as_rows(&padded.each_ref())
 }
 
 /// Numbers `start ..` of 32 of each of the N tokens of word `word`, then what `padded` has.
@@ -277,7 +277,7 @@ impl<S: Simd> Words<S> for Pairs {
     #[inline(always)]
     fn columns(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
         let [to] = to else { unreachable!("one square at a time") };
-        S::transpose(&rows_of(keys, (first, square * PAIRS), &mut MaybeUninit::uninit()), to);
+        S::transpose(&rows_of::<_, PAIRS>(keys, (first, square * PAIRS), &mut MaybeUninit::uninit()), to);
     }
 
     #[inline(always)]

@@ -36,14 +36,7 @@ impl<S: Simd> Words<S> for Quads {
     #[inline(always)]
     fn columns(keys: &TokenRows<'_, u8>, first: usize, square: usize, to: &mut [Square]) {
         let [to] = to else { unreachable!("one square at a time") };
-        for (half, to) in to.as_chunks_mut::<QUADS>().0.iter_mut().enumerate() {
-            let at = square * NUMBERS + half * BLOCK;
-            if at < keys.head_dim {
-                S::transpose_quads(&rows_of(keys, (first, at), &mut MaybeUninit::uninit()), to);
-            } else {
-                *to = [[0.0; LANES]; QUADS];
-            }
-        }
+        S::transpose(&rows_of::<_, NUMBERS>(keys, (first, square * NUMBERS), &mut MaybeUninit::uninit()), to);
     }
 
     #[inline(always)]

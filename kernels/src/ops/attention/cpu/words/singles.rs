@@ -3,7 +3,7 @@
 use super::{Floats, PAIRS, WeightWords, Words, rows_of};
 use crate::blocks::kv_format::{Bf16, F32, KvFormat};
 use crate::ops::attention::cpu::tile::{TILE, TokenRows};
-use crate::simd::{LANES, Line, Rows, Simd, Square, u16s};
+use crate::simd::{LANES, Line, Simd, Square};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -121,16 +121,7 @@ impl Widen for F32 {
     #[inline(always)]
     fn columns<S: Simd>(keys: &TokenRows<'_, f32>, first: usize, square: usize, to: &mut [Square]) {
         let [to] = to else { unreachable!("one square at a time") };
-        let mut padded = [[0.0; LANES]; LANES];
-        let mut rows: Rows<'_> = [&[0; 2 * LANES]; LANES];
-        for (i, (row, padded)) in rows.iter_mut().zip(&mut padded).enumerate() {
-            let rest = &keys.get(first + i)[square * LANES..keys.head_dim];
-            *row = u16s(rest.first_chunk().unwrap_or_else(|| {
-                padded[..rest.len()].copy_from_slice(rest);
-                padded
-            }));
-        }
-        S::transpose(&rows, to);
+        S::transpose(&rows_of::<_, LANES>(keys, (first, square * LANES), &mut MaybeUninit::uninit()), to);
     }
 
     #[inline(always)]
@@ -166,7 +157,7 @@ impl Widen for Bf16 {
     #[inline(always)]
     fn columns<S: Simd>(keys: &TokenRows<'_, u16>, first: usize, square: usize, to: &mut [Square]) {
         let to = to.as_mut_array().expect("two squares at a time");
-        S::transpose_bf16(&rows_of(keys, (first, square * LANES), &mut MaybeUninit::uninit()), to);
+        S::transpose_bf16(&rows_of::<_, PAIRS>(keys, (first, square * LANES), &mut MaybeUninit::uninit()), to);
     }
 
     #[inline(always)]
