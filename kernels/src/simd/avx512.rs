@@ -307,6 +307,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         // SAFETY: AVX-512 as above.
         let columns = unsafe { super::transpose::avx512_quarter(&rows) };
         let first = LANES / 2 - to.len();
+        // All are gone over, so that each is known and stays in its register.
         for i in 0..LANES / 2 {
             if i < first {
                 continue;

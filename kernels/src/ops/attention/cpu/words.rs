@@ -11,6 +11,7 @@
 //! all levels have the same bits; they are scaled once for 32 dimensions of a key or 32 tokens' values. A token that is not
 //! attended to has a weight of 0 there as well, so what the others' are rounded to is no matter of their pass.
 
+mod factors;
 mod quads;
 mod singles;
 
@@ -19,6 +20,8 @@ use super::tile::TokenRows;
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Rows, Simd, Square, as_rows};
+pub(super) use factors::Factors;
+use factors::{Bytes, Floats, Halves};
 pub(super) use quads::Quads;
 pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
@@ -31,146 +34,6 @@ pub(super) const NOTES: usize = 2;
 
 /// The words of a query's weights: of a tile's tokens, or those of them for each block, then their scale.
 pub(super) type WeightWords = [Line; MOST_BLOCKS];
-
-/// How words of keys and queries, or of values and weights, are multiplied.
-pub(super) trait Factors<S: Simd> {
-    /// A part of 16 words.
-    type Word: Copy;
-    /// A part of 16 sums.
-    type Sum: Copy;
-    /// Numbers of a word.
-    const NUMBERS: usize;
-
-    /// The same word in every lane.
-    fn splat(word: f32) -> Self::Word;
-    /// Part `part` of 16 words.
-    fn load(line: &Line, part: usize) -> Self::Word;
-    /// The same sum in every lane.
-    fn start(sum: f32) -> Self::Sum;
-    /// Sums that go on from these, or from 0 where they are scaled at their end.
-    fn resume(sums: S::Part) -> Self::Sum;
-    /// Adds the products of all numbers of the words.
-    fn add_product(a: Self::Word, b: Self::Word, sum: Self::Sum) -> Self::Sum;
-    /// The sums as numbers.
-    fn total(sum: Self::Sum, part: usize) -> S::Part;
-}
-
-/// f32.
-pub(super) struct Floats;
-
-impl<S: Simd> Factors<S> for Floats {
-    type Word = S::Part;
-    type Sum = S::Part;
-    const NUMBERS: usize = 1;
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::Part {
-        S::splat_part(word)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, part: usize) -> S::Part {
-        S::load_part(&line.0, part)
-    }
-
-    #[inline(always)]
-    fn start(sum: f32) -> S::Part {
-        S::splat_part(sum)
-    }
-
-    #[inline(always)]
-    fn resume(sums: S::Part) -> S::Part {
-        sums
-    }
-
-    #[inline(always)]
-    fn add_product(a: S::Part, b: S::Part, sum: S::Part) -> S::Part {
-        S::fma_part(a, b, sum)
-    }
-
-    #[inline(always)]
-    fn total(sum: S::Part, _part: usize) -> S::Part {
-        sum
-    }
-}
-
-/// Two bf16.
-pub(super) struct Halves;
-
-impl<S: Simd> Factors<S> for Halves {
-    type Word = S::Half;
-    type Sum = S::Part;
-    const NUMBERS: usize = 2;
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::Half {
-        S::splat_half(word)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, part: usize) -> S::Half {
-        S::load_half(line.u16s(), part, 0)
-    }
-
-    #[inline(always)]
-    fn start(sum: f32) -> S::Part {
-        S::splat_part(sum)
-    }
-
-    #[inline(always)]
-    fn resume(sums: S::Part) -> S::Part {
-        sums
-    }
-
-    #[inline(always)]
-    fn add_product(a: S::Half, b: S::Half, sum: S::Part) -> S::Part {
-        S::dot_half(sum, a, b)
-    }
-
-    #[inline(always)]
-    fn total(sum: S::Part, _part: usize) -> S::Part {
-        sum
-    }
-}
-
-/// Four bytes of a key or a weight, and four integers of a query or a value; sums start from the bits of an integer.
-pub(super) struct Bytes;
-
-impl<S: Simd> Factors<S> for Bytes {
-    type Word = S::I;
-    type Sum = S::I;
-    const NUMBERS: usize = 4;
-
-    #[inline(always)]
-    fn splat(word: f32) -> S::I {
-        S::splat_i32(word.to_bits() as i32)
-    }
-
-    #[inline(always)]
-    fn load(line: &Line, _part: usize) -> S::I {
-        S::load_bits(&line.0)
-    }
-
-    #[inline(always)]
-    fn start(sum: f32) -> S::I {
-        S::splat_i32(sum.to_bits() as i32)
-    }
-
-    #[inline(always)]
-    fn resume(_sums: S::Part) -> S::I {
-        S::splat_i32(0)
-    }
-
-    #[inline(always)]
-    fn add_product(bytes: S::I, integers: S::I, sum: S::I) -> S::I {
-        S::add_quad(sum, bytes, integers)
-    }
-
-    #[inline(always)]
-    fn total(sum: S::I, part: usize) -> S::Part {
-        S::part(S::from_i32(sum), part)
-    }
-}
 
 pub(super) trait Words<S: Simd> {
     /// What a stored key or value is a slice of.

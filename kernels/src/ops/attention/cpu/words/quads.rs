@@ -1,6 +1,6 @@
-//! Four integers, times a scale.
+//! Four integers, times a scale: what is rounded, and where sums start and are scaled.
 
-use super::{Bytes, PAIRS, Pairs, WeightWords, Words, rows_of, tokens_of};
+use super::{Bytes, Factors, NOTES, PAIRS, Pairs, WeightWords, Words, rows_of, tokens_of};
 use crate::blocks::KvDtype;
 use crate::blocks::kv_format::Q8_0;
 use crate::ops::attention::cpu::MOST_BLOCKS;
@@ -54,7 +54,7 @@ impl<S: Simd> Words<S> for Quads {
         // SAFETY (all): by this function's contract.
         let [a, b] = unsafe { [values.chunk(first, at), values.chunk(first + 1, at)] };
         let [c, d] = unsafe { [values.chunk(first + 2, at), values.chunk(first + 3, at)] };
-        <Bytes as super::Factors<S>>::load(&S::interleave_quads([a, b, c, d])[lines.1 % 2], part)
+        <Bytes as Factors<S>>::load(&S::interleave_quads([a, b, c, d])[lines.1 % 2], part)
     }
 
     #[inline(always)]
@@ -75,15 +75,13 @@ impl<S: Simd> Words<S> for Quads {
 
     #[inline(always)]
     fn query(q: &[f32], scale: f32, to: &mut [f32]) {
-        for (q, to) in q.chunks(BLOCK).zip(to.chunks_exact_mut(QUADS + super::NOTES)) {
+        for (q, to) in q.chunks(BLOCK).zip(to.chunks_exact_mut(QUADS + NOTES)) {
             let mut scaled = [[0.0; LANES]; 2];
             scaled.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
             let (low, high) = (S::load(&scaled[0]), S::load(&scaled[1]));
             let most = S::greatest(S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high))));
             let quants = S::round_int8(low, high, if most > 0.0 { 127.0 / most } else { 0.0 });
-            for (quad, to) in quants.as_chunks::<4>().0.iter().zip(&mut *to) {
-                *to = f32::from_bits(u32::from_le_bytes(quad.map(|quant| quant as u8)));
-            }
+            write_quads(&quants, to);
             let sum: i32 = quants.iter().map(|quant| i32::from(*quant)).sum();
             (to[QUADS], to[QUADS + 1]) = (f32::from_bits((-128 * sum) as u32), most / 127.0);
         }
@@ -105,11 +103,9 @@ impl<S: Simd> Words<S> for Quads {
         }
         for (block, [low, high]) in blocks() {
             for (i, to) in to.iter_mut().enumerate().take(N) {
-                let to = &mut to[block].0;
+                let Line(to) = &mut to[block];
                 let both = [S::mul(weights[i][0], low), S::mul(weights[i][1], high)];
-                for (to, quad) in to.iter_mut().zip(S::round_int8(both[0], both[1], up[block][i]).as_chunks().0) {
-                    *to = f32::from_bits(u32::from_le_bytes(quad.map(|byte| byte as u8)));
-                }
+                write_quads(&S::round_int8(both[0], both[1], up[block][i]), to);
                 to[QUADS] = down[block][i];
             }
         }
@@ -123,6 +119,14 @@ impl<S: Simd> Words<S> for Quads {
     #[inline(always)]
     fn dims(sums: &[Line], out: &mut [f32]) {
         <Pairs as Words<S>>::dims(sums, out);
+    }
+}
+
+/// Integers, or bytes, as the bits of words.
+#[inline(always)]
+fn write_quads(quants: &[i8; BLOCK], to: &mut [f32]) {
+    for (quad, to) in quants.as_chunks::<4>().0.iter().zip(to) {
+        *to = f32::from_bits(u32::from_le_bytes(quad.map(|quant| quant as u8)));
     }
 }
 
