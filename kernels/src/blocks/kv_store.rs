@@ -312,6 +312,27 @@ pub(crate) struct HeadRows<'a, E> {
     element: PhantomData<E>,
 }
 
+/// Cache lines of a head's keys and values that lie one behind the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeadLines {
+    at: *const u8,
+    end: *const u8,
+    /// Whole lines of a key or value, at least one.
+    a_row: usize,
+}
+
+impl HeadLines {
+    /// Calls `f` with the next lines, as many as so many keys and values fill, or all that are left.
+    #[inline(always)]
+    pub fn advance(&mut self, rows: usize, f: impl Fn(*const u8)) {
+        let end = self.at.wrapping_add(rows * self.a_row * LINE).min(self.end);
+        while self.at < end {
+            f(self.at);
+            self.at = self.at.wrapping_add(LINE);
+        }
+    }
+}
+
 impl<E: Plain> HeadRows<'_, E> {
     /// Elements of a key or value.
     #[inline(always)]
@@ -355,7 +376,7 @@ impl<E: Plain> HeadRows<'_, E> {
 
     /// Calls `f` with an address in each cache line of the key of `slot`, or of its value.
     #[inline(always)]
-    pub fn for_lines(&self, is_value: bool, slot: u32, f: impl Fn(*const u8)) {
+    pub fn for_lines(&self, is_value: bool, slot: u32, f: &impl Fn(*const u8)) {
         let (first, bytes) = (if is_value { self.value } else { 0 }, self.len * size_of::<E>());
         let row = self.address(slot).wrapping_add(first * size_of::<E>());
         f(row);
@@ -363,6 +384,21 @@ impl<E: Plain> HeadRows<'_, E> {
         if bytes > 2 * LINE {
             (LINE..bytes - 1).step_by(LINE).for_each(|at| f(row.wrapping_add(at)));
         }
+    }
+
+    /// The cache lines of the keys and values of `slots`, if these seem to lie one behind the other: not all are looked at,
+    /// which does for asking.
+    #[inline(always)]
+    pub fn lines<const N: usize>(&self, slots: &[u32; N]) -> Option<HeadLines> {
+        let row = self.len * size_of::<E>();
+        let fills = self.value == self.len && self.stride as usize == 2 * row;
+        let follows = |i: usize| slots[i] == slots[0].wrapping_add(i as u32);
+        if !(fills && follows(1) && follows(N / 2) && follows(N - 1)) {
+            return None;
+        }
+        let first = self.address(slots[0]);
+        let (at, end) = (first.wrapping_sub(first.addr() % LINE), first.wrapping_add(2 * N * row));
+        Some(HeadLines { at, end, a_row: (row / LINE).max(1) })
     }
 
     #[inline(always)]
@@ -381,6 +417,39 @@ impl<E: Plain> HeadRows<'_, E> {
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn the_lines_of_slots_in_a_row_are_those_of_their_keys_and_values() {
+        let shape = KvShape { layers: 2, heads: 3, head_dim: 64, dtype: KvDtype::Q8_0 };
+        let mut store = KvStore::new(shape, 50);
+        let view = store.view_mut();
+        let rows = view.layer(1).rows::<u8>(1);
+        let line = |address: *const u8| address.addr() / LINE;
+        let slots: [u32; 8] = std::array::from_fn(|i| 5 + i as u32);
+        let mut of_rows = vec![];
+        for slot in slots {
+            for is_value in [false, true] {
+                let before = of_rows.len();
+                let found = std::cell::RefCell::new(&mut of_rows);
+                rows.for_lines(is_value, slot, &|address| found.borrow_mut().push(line(address)));
+                assert!(of_rows.len() > before);
+            }
+        }
+        of_rows.sort_unstable();
+        of_rows.dedup();
+        let mut lines = rows.lines(&slots).expect("slots in a row");
+        let found = std::cell::RefCell::new(vec![]);
+        lines.advance(3, |address| found.borrow_mut().push(line(address)));
+        assert_eq!(found.borrow().len(), 3, "a line for a row of 68 bytes");
+        lines.advance(usize::from(u16::MAX), |address| found.borrow_mut().push(line(address)));
+        assert_eq!(found.into_inner(), of_rows);
+
+        let apart = [5, 6, 7, 8, 9, 10, 11, 13];
+        assert!(rows.lines(&apart).is_none(), "a slot is left out");
+        let mut lane = AlignedBytes::zeroed(50 * shape.bytes_per_slot());
+        let lane = KvViewMut::over_lane(lane.as_mut(), shape, shape.bytes_per_slot()).unwrap();
+        assert!(lane.layer(0).rows::<u8>(0).lines(&slots).is_none(), "other heads are between");
+    }
 
     #[test]
     fn the_first_slots_of_all_heads_are_populated_and_no_others() {

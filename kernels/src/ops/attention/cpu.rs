@@ -131,9 +131,9 @@ impl<'a> AttendBlock<'a> {
     #[inline(always)]
     fn attend<S: Simd, W: Words<S>>(self) {
         let (count, lines) = (self.queries(), W::lines(self.shape.head_dim));
-        let mut tile = Tile::new::<S, W>(self.shape.head_dim, count);
+        let mut tile = Tile::new::<S, W>(&self, count);
         let mut q = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count * QUERY_LINES);
-        let mut sums = Scratch::<{ MAX_GROUP * MOST_LINES }>::new(count * lines);
+        let mut sums = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count * QUERY_LINES);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
         let mut weights = Weights::new();
         // Scores are exponents of 2.
@@ -145,13 +145,14 @@ impl<'a> AttendBlock<'a> {
         let mut seen = Queries::new::<S, W>(self.shape, q.lines(), sums.zeroed(), totals.zeroed());
         for step in self.steps() {
             let parts = self.parts(&step);
-            let part = |row: usize| parts.as_ref().map_or(0..TILE, |parts| parts[row].clone());
-            let end = step.rows.clone().map(|row| part(row).end).max().unwrap_or(0);
+            let of_rows = parts.as_ref().map(|parts| &parts[step.rows.clone()]);
+            let end = of_rows.map_or(TILE, |parts| parts.iter().map(|part| part.end).max().unwrap_or(0));
             let mut tile = tile.gather::<S, W>(&self, step.row, step.first..step.first + end);
             // Rows that attend to some of it go together.
             let mut row = step.rows.start;
             while row < step.rows.end {
-                let end = (row..step.rows.end).find(|row| part(*row).is_empty()).unwrap_or(step.rows.end);
+                let stops = |parts: &Parts| (row..step.rows.end).find(|row| parts[*row].is_empty());
+                let end = parts.as_ref().and_then(stops).unwrap_or(step.rows.end);
                 seen.attend::<S, W>(row..end, parts.as_ref(), &mut tile, &mut weights);
                 row = end + 1;
             }

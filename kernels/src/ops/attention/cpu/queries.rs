@@ -33,7 +33,7 @@ pub(super) struct Queries<'a> {
     greatest: [f32; MAX_GROUP + LANES],
     /// Sum of 2^(score - greatest), by query, in lanes.
     totals: &'a mut [Line],
-    /// Sum of 2^(score - greatest) * value, `[queries, lines]`.
+    /// Sum of 2^(score - greatest) * value, `QUERY_LINES` for each query, of which as many are in use as a head has.
     sums: &'a mut [Line],
     /// Lines of a query.
     lines: usize,
@@ -113,7 +113,8 @@ impl<'a> Queries<'a> {
             }
         }
         self.weigh::<S, W, N>(at, parts, tile.scales[1], weights);
-        let words = start / W::Values::NUMBERS..end.div_ceil(W::Values::NUMBERS);
+        // Two words at a time, which leaves less to do around them.
+        let words = start / W::Values::NUMBERS / 2..end.div_ceil(W::Values::NUMBERS).div_ceil(2);
         match &tile.values {
             Values::Kept(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
@@ -303,17 +304,16 @@ impl<'a> Queries<'a> {
         values: &V,
         next: &mut Next<'_, W::Element>,
     ) -> usize {
-        assert!(words.end <= TILE);
-        values.check(words.end, line + B - 1);
+        assert!(words.end <= TILE / 2);
+        values.check(2 * words.end, line + B - 1);
         let block = |b: usize| if W::SCALED { line / 2 + b / 2 } else { 0 };
         let zero = S::splat_part(0.0);
         let mut sums = [[[W::Values::resume(zero); MOST_PARTS]; B]; N];
-        let lines = self.lines;
-        let seen = &mut self.sums[at * lines + line..][..(N - 1) * lines + B];
+        let seen = &mut self.sums[at * QUERY_LINES + line..][..(N - 1) * QUERY_LINES + B];
         // What a query's sums so far have faded to.
         let faded = |seen: &[Line], (i, b): (usize, usize), part: usize| {
             // SAFETY: `seen` goes up to this line of the last query.
-            let sum = unsafe { &seen.get_unchecked(i * lines + b).0 };
+            let sum = unsafe { &seen.get_unchecked(i * QUERY_LINES + b).0 };
             S::fma_part(S::load_part(sum, part), S::splat_part(weights.faded.0[i]), zero)
         };
         for i in 0..N {
@@ -323,25 +323,24 @@ impl<'a> Queries<'a> {
                 }
             }
         }
-        for word in words {
-            next.ask_far::<S>(W::Values::NUMBERS / VALUES_A_ROW);
-            if VALUES_A_ROW > W::Values::NUMBERS && word % VALUES_A_ROW == 0 {
-                next.ask_far::<S>(1);
-            }
-            let mut loaded = [[W::Values::splat(0.0); MOST_PARTS]; B];
-            for b in 0..B {
-                for part in FROM..TO {
-                    // SAFETY: `check` passed for the last word and the last line.
-                    loaded[b][part] = unsafe { values.part(word, (line, b), part) };
-                }
-            }
-            for i in 0..N {
+        for two in words {
+            next.ask_far::<S>(2 * W::Values::NUMBERS / VALUES_A_ROW);
+            for word in 2 * two..2 * two + 2 {
+                let mut loaded = [[W::Values::splat(0.0); MOST_PARTS]; B];
                 for b in 0..B {
-                    // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the block one of a head's.
-                    let weight =
-                        W::Values::splat(unsafe { *floats(&weights.words[i]).get_unchecked(block(b) * LANES + word) });
                     for part in FROM..TO {
-                        sums[i][b][part] = W::Values::add_product(weight, loaded[b][part], sums[i][b][part]);
+                        // SAFETY: `check` passed for the last word and the last line.
+                        loaded[b][part] = unsafe { values.part(word, (line, b), part) };
+                    }
+                }
+                for i in 0..N {
+                    for b in 0..B {
+                        let at = block(b) * LANES + word;
+                        // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the block one of a head's.
+                        let weight = W::Values::splat(unsafe { *floats(&weights.words[i]).get_unchecked(at) });
+                        for part in FROM..TO {
+                            sums[i][b][part] = W::Values::add_product(weight, loaded[b][part], sums[i][b][part]);
+                        }
                     }
                 }
             }
@@ -356,7 +355,7 @@ impl<'a> Queries<'a> {
                     if W::SCALED {
                         sum = S::fma_part(sum, S::splat_part(scale), faded(seen, (i, b), part));
                     }
-                    S::store_part(sum, unsafe { &mut seen.get_unchecked_mut(i * lines + b).0 }, part);
+                    S::store_part(sum, unsafe { &mut seen.get_unchecked_mut(i * QUERY_LINES + b).0 }, part);
                 }
             }
         }
@@ -367,7 +366,7 @@ impl<'a> Queries<'a> {
     #[inline(always)]
     pub fn finish<S: Simd, W: Words<S>>(&mut self, query: usize, out: &mut [f32]) {
         let share = S::splat(1.0 / S::sum(S::load(&self.totals[query].0)));
-        let sums = &mut self.sums[query * self.lines..][..self.lines];
+        let sums = &mut self.sums[query * QUERY_LINES..][..self.lines];
         for Line(sum) in &mut *sums {
             S::store(S::mul(S::load(sum), share), sum);
         }

@@ -84,7 +84,7 @@ impl<'a, D: CopyAsBf16, const L: usize> Coming<'a, D, L> {
         };
         rows.check(&slots);
         let apart = (rows.row_len() - 1) / (L - 1);
-        Self { rows, slots, next: Next::new(block, rows, first), to, head_dim, apart, copied }
+        Self { rows, slots, next: Next::new(block, rows, first, false), to, head_dim, apart, copied }
     }
 
     /// Copies the keys and values of `pairs` more, padded with zeros, and asks for as many.
