@@ -26,7 +26,8 @@ use words::{Pairs, Quads, Singles, Words};
 const MOST_LINES: usize = MAX_HEAD_DIM / LANES;
 /// Most blocks of 32 dimensions.
 const MOST_BLOCKS: usize = MOST_LINES / 2;
-/// Lines from one query's words to the next's: odd, so that those of many do not share sets of the cache.
+/// Lines from one query's words to the next's, and from its sums: odd, so that those of many do not share sets of the cache, and
+/// constant, so that few instructions are about where they lie.
 const QUERY_LINES: usize = MOST_LINES + 1;
 
 pub(super) struct AttendBlock<'a> {

@@ -13,7 +13,8 @@
 //! time for 8 rows over 8,192 bf16 tokens. Zen 4, of the same level, was not measured again.
 //!
 //! Where slots lie one behind the other, as most do, what is asked for is the lines from the first to the last, with nothing to
-//! look up: half as many requests for q8_0, whose rows of 68 bytes share lines.
+//! look up: half as many requests for q8_0, whose rows of 68 bytes share lines. On Zen 5 one thread takes 0.91 to 0.96 of the
+//! time for 8 rows over 8,192 tokens since this is so and a head's rows are found once a block.
 //!
 //! Requests are spread over all of a tile's work, since a core holds only so many: a key or a value at a time, between
 //! words. Four or eight tokens between pieces of work kept the next loads waiting: on Emerald Rapids computing and reading
