@@ -245,6 +245,61 @@ impl Simd for Avx2 {
         unsafe { super::transpose::avx2(from, to) }
     }
     #[inline(always)]
+    fn halves_in_fours(pairs: [u32; 4], skips: bool) -> [Lanes; 2] {
+        // SAFETY: AVX2 and F16C as above.
+        unsafe {
+            let pairs = _mm_setr_epi32(pairs[0] as i32, pairs[1] as i32, pairs[2] as i32, pairs[3] as i32);
+            let halves = _mm256_cvtph_ps(_mm_srl_epi32(pairs, _mm_cvtsi32_si128(if skips { 16 } else { 0 })));
+            // Those of the first two pairs in both halves, and of the last two.
+            let (low, high) =
+                (_mm256_permute2f128_ps::<0x00>(halves, halves), _mm256_permute2f128_ps::<0x11>(halves, halves));
+            let (first, second) =
+                (_mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2), _mm256_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3));
+            [
+                [_mm256_permutevar_ps(low, first), _mm256_permutevar_ps(high, first)],
+                [_mm256_permutevar_ps(low, second), _mm256_permutevar_ps(high, second)],
+            ]
+        }
+    }
+    #[inline(always)]
+    fn greatest_of_fours(a: Lanes) -> Lanes {
+        // SAFETY: AVX2 as above.
+        unsafe {
+            let two = _mm256_max_ps(a[0], a[1]);
+            [_mm256_max_ps(two, _mm256_permute2f128_ps::<1>(two, two)); 2]
+        }
+    }
+    #[inline(always)]
+    fn bytes_of_fours(vectors: [Lanes; 4]) -> Line {
+        // SAFETY: AVX2 as above; a line has as many bytes.
+        unsafe {
+            let mut halves = [_mm256_setzero_si256(); 2];
+            for (half, bytes) in halves.iter_mut().enumerate() {
+                let mut ints = [_mm256_setzero_si256(); 4];
+                for i in 0..4 {
+                    ints[i] = _mm256_cvtps_epi32(vectors[i][half]);
+                }
+                let (low, high) = (_mm256_packus_epi32(ints[0], ints[1]), _mm256_packus_epi32(ints[2], ints[3]));
+                *bytes = _mm256_packus_epi16(low, high);
+            }
+            // Four bytes of each vector, by four.
+            let [a, c] = [_mm256_castsi256_si128(halves[0]), _mm256_castsi256_si128(halves[1])];
+            let [b, d] = [_mm256_extracti128_si256::<1>(halves[0]), _mm256_extracti128_si256::<1>(halves[1])];
+            let (ab, cd) = (_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d));
+            let (low, high) = (_mm_unpacklo_epi16(ab, cd), _mm_unpackhi_epi16(ab, cd));
+            let (ab, cd) = (_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d));
+            std::mem::transmute([low, high, _mm_unpacklo_epi16(ab, cd), _mm_unpackhi_epi16(ab, cd)])
+        }
+    }
+    #[inline(always)]
+    fn any_less(a: Lanes, b: Lanes) -> bool {
+        // SAFETY: AVX2 as above.
+        unsafe {
+            let (low, high) = (_mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1]));
+            _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0
+        }
+    }
+    #[inline(always)]
     fn interleave_quads(rows: [&[u8; 2 * LANES]; 4]) -> [Line; 2] {
         let mut quads = [Line([0.0; LANES]); 2];
         for half in 0..2 {

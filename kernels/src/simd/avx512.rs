@@ -7,6 +7,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use super::{Kernel, LANES, Line, Rows, Simd, Square};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -299,26 +300,60 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
     }
     #[inline(always)]
-    fn transpose_f16(from: &[&[u8; LANES]; LANES], to: &mut [Line]) {
-        let mut rows = [std::ptr::null(); LANES];
-        for (to, row) in rows.iter_mut().zip(from) {
-            *to = row.as_ptr();
-        }
+    fn greatest_of_fours(a: __m512) -> __m512 {
         // SAFETY: AVX-512 as above.
-        let columns = unsafe { super::transpose::avx512_quarter(&rows) };
-        let first = LANES / 2 - to.len();
-        // All are gone over, so that each is known and stays in its register.
-        for i in 0..LANES / 2 {
-            if i < first {
-                continue;
-            }
-            // SAFETY: AVX-512 as above.
-            unsafe {
-                let pair = _mm512_castps_si512(columns[i / 2]);
-                let bits = if i % 2 == 0 { pair } else { _mm512_srli_epi32::<16>(pair) };
-                Self::store(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)), &mut to[i - first].0);
-            }
+        unsafe {
+            let two = Self::max(a, _mm512_shuffle_f32x4::<0x4e>(a, a));
+            Self::max(two, _mm512_shuffle_f32x4::<0xb1>(two, two))
         }
+    }
+    #[inline(always)]
+    fn bytes_of_fours(vectors: [__m512; 4]) -> Line {
+        /// The bytes of the same vector and lane, by four.
+        static ORDER: [u8; 64] = {
+            let mut order = [0; 64];
+            let mut i = 0;
+            while i < 64 {
+                order[i] = (i % 4 * 16 + i / 16 * 4 + i / 4 % 4) as u8;
+                i += 1;
+            }
+            order
+        };
+        // SAFETY: AVX-512 as above, and a line has as many bytes.
+        unsafe {
+            let mut ints = [_mm512_setzero_si512(); 4];
+            for i in 0..4 {
+                ints[i] = _mm512_cvtps_epi32(vectors[i]);
+            }
+            let (low, high) = (_mm512_packus_epi32(ints[0], ints[1]), _mm512_packus_epi32(ints[2], ints[3]));
+            // Four bytes of each vector, by four.
+            let bytes = _mm512_packus_epi16(low, high);
+            if BF16 {
+                let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
+                return std::mem::transmute::<__m512i, Line>(permute_bytes(bytes, order));
+            }
+            let by_vector = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let bytes = _mm512_permutexvar_epi32(by_vector, bytes);
+            let by_lane = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            std::mem::transmute::<__m512i, Line>(_mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(by_lane)))
+        }
+    }
+    #[inline(always)]
+    fn halves_in_fours(pairs: [u32; 4], skips: bool) -> [__m512; 2] {
+        // SAFETY: AVX-512, and F16C which is part of it, as above.
+        unsafe {
+            let pairs = _mm_setr_epi32(pairs[0] as i32, pairs[1] as i32, pairs[2] as i32, pairs[3] as i32);
+            let halves = _mm256_cvtph_ps(_mm_srl_epi32(pairs, _mm_cvtsi32_si128(if skips { 16 } else { 0 })));
+            let halves = _mm512_castps256_ps512(halves);
+            let first = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+            let second = _mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 7, 7, 7, 7);
+            [_mm512_permutexvar_ps(first, halves), _mm512_permutexvar_ps(second, halves)]
+        }
+    }
+    #[inline(always)]
+    fn any_less(a: __m512, b: __m512) -> bool {
+        // SAFETY: AVX-512 as above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) != 0 }
     }
     #[inline(always)]
     fn interleave_quads(rows: [&[u8; 2 * LANES]; 4]) -> [Line; 2] {
@@ -394,4 +429,19 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
         Self::fma(a, b, acc)
     }
+}
+
+/// Bytes in another order.
+///
+/// In assembly, since the compiler takes it apart into a dozen of shuffles of quarters.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vbmi")]
+fn permute_bytes(bytes: __m512i, order: __m512i) -> __m512i {
+    let permuted: __m512i;
+    // SAFETY: the instruction only writes its result.
+    unsafe {
+        asm!("vpermb {permuted}, {order}, {bytes}", permuted = lateout(zmm_reg) permuted, order = in(zmm_reg) order,
+            bytes = in(zmm_reg) bytes, options(pure, nomem, nostack, preserves_flags));
+    }
+    permuted
 }

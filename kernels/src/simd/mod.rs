@@ -195,17 +195,22 @@ pub(crate) trait Simd: int8::Int8 + Sized {
         }
         sums
     }
-    /// The last f16 of rows of eight, as many as `to`, to columns, widened.
+    /// Of four pairs of f16 the first ones, in the low bits, widened, each in four lanes, and the second ones; or these and zeros.
     #[inline(always)]
-    fn transpose_f16(from: &[&[u8; LANES]; LANES], to: &mut [Line]) {
-        let first = LANES / 2 - to.len();
-        for (i, Line(to)) in to.iter_mut().enumerate() {
-            let mut column = [0; LANES];
-            for (bits, row) in column.iter_mut().zip(from) {
-                *bits = u16::from_ne_bytes(row.as_chunks().0[first + i]);
-            }
-            Self::store(Self::load_f16(&column), to);
+    fn halves_in_fours(pairs: [u32; 4], skips: bool) -> [Self::F; 2] {
+        let mut halves = [[0; LANES]; 2];
+        for lane in 0..LANES {
+            let pair = if skips { pairs[lane / 4] >> 16 } else { pairs[lane / 4] };
+            (halves[0][lane], halves[1][lane]) = (pair as u16, (pair >> 16) as u16);
         }
+        [Self::load_f16(&halves[0]), Self::load_f16(&halves[1])]
+    }
+    /// Whether any lane of `a` is less than that of `b`.
+    #[inline(always)]
+    fn any_less(a: Self::F, b: Self::F) -> bool {
+        let mut found = [0.0; LANES];
+        Self::store(Self::select_less(a, b, Self::splat(1.0), Self::splat(0.0)), &mut found);
+        found.contains(&1.0)
     }
     /// Quads of four rows of bytes less 128: of each eight numbers the first four, and the last four.
     #[inline(always)]
@@ -218,6 +223,26 @@ pub(crate) trait Simd: int8::Int8 + Sized {
             }
         }
         quads
+    }
+    /// Lane i: the greatest of the lanes i % 4 of each four.
+    #[inline(always)]
+    fn greatest_of_fours(a: Self::F) -> Self::F {
+        let mut lanes = [0.0; LANES];
+        Self::store(a, &mut lanes);
+        let greater = |a: f32, b: f32| if a > b { a } else { b };
+        Self::load(&std::array::from_fn(|i| {
+            (1..4).fold(lanes[i % 4], |most, four| greater(most, lanes[4 * four + i % 4]))
+        }))
+    }
+    /// Numbers up to 255, rounded to nearest even, as bytes: byte `four` of word `4 * i + lane` is lane `4 * four + lane` of vector i.
+    #[inline(always)]
+    fn bytes_of_fours(vectors: [Self::F; 4]) -> Line {
+        let mut lanes = [[0.0; LANES]; 4];
+        for (lanes, vector) in lanes.iter_mut().zip(vectors) {
+            Self::store(Self::round(vector), lanes);
+        }
+        let byte = |i: usize, four: usize| lanes[i / 4][4 * four + i % 4] as u8;
+        Line(std::array::from_fn(|i| f32::from_bits(u32::from_le_bytes(std::array::from_fn(|four| byte(i, four))))))
     }
     /// Whether lines are best asked for twice, for the second-level cache and then for the first. See [`Asks`].
     const ASKS_TWICE: bool;

@@ -122,38 +122,29 @@ fn words_go_where_they_are_said_to_go() {
     }
 }
 
-/// Four rows of bytes interleaved, products of quads, and f16 at the ends of rows to columns.
-struct Quads([[u8; 2 * LANES]; LANES], [[u8; LANES]; LANES]);
+/// Four rows of bytes interleaved, and products of quads.
+struct Quads([[u8; 2 * LANES]; 6]);
 
 impl Kernel for Quads {
-    type Output = ([[f32; LANES]; 2], [f32; LANES], [[Line; 3]; 2], [Line; 8]);
+    type Output = ([[f32; LANES]; 2], [f32; LANES]);
     #[inline(always)]
     fn run<S: Simd>(self) -> Self::Output {
-        let Self(bytes, halves) = self;
-        let nothing = Line([0.0; LANES]);
+        let Self(bytes) = self;
         let mut products = [0.0; LANES];
-        let (mut some, mut all) = ([[nothing; 3]; 2], [nothing; 8]);
         let rows = S::interleave_quads([&bytes[2], &bytes[3], &bytes[4], &bytes[5]]).map(|line| line.0);
         let sums = S::add_quad(S::splat_i32(-7), S::load_bits(&rows[0]), S::load_bits(&rows[1]));
         S::store(S::from_i32(sums), &mut products);
-        for some in &mut some {
-            S::transpose_f16(&halves.each_ref(), some);
-        }
-        S::transpose_f16(&halves.each_ref(), &mut all);
-        (rows, products, some, all)
+        (rows, products)
     }
 }
 
 #[test]
 fn quads_are_laid_and_multiplied_exactly() {
     // All bytes, the greatest and the least beside each other.
-    let bytes: [[u8; 2 * LANES]; LANES] =
+    let bytes: [[u8; 2 * LANES]; 6] =
         std::array::from_fn(|i| std::array::from_fn(|j| [(i * 32 + j * 7) as u8, 255, 0][j % 5 % 3]));
-    let half = |row: usize, i: usize| f16::from_f32((row * 8 + i) as f32 * [1.0, 6e-8, 500.0][row % 3]);
-    let halves =
-        std::array::from_fn(|row| std::array::from_fn(|byte| half(row, byte / 2).to_bits().to_ne_bytes()[byte % 2]));
     for level in levels() {
-        let (rows, products, some, all) = dispatch(level, Quads(bytes, halves));
+        let (rows, products) = dispatch(level, Quads(bytes));
         let dims = |line: usize, lane: usize| lane / 4 * 8 + line * 4 + lane % 4;
         let signed = |line: usize, lane: usize| [2, 3, 4, 5].map(|row| (bytes[row][dims(line, lane)] ^ 128) as i8);
         for lane in 0..LANES {
@@ -164,13 +155,91 @@ fn quads_are_laid_and_multiplied_exactly() {
             let both = signed(0, lane).into_iter().zip(signed(1, lane));
             let product: i32 = both.map(|(a, b)| i32::from(a as u8) * i32::from(b)).sum();
             assert_eq!(products[lane], (product - 7) as f32, "{level} lane {lane}");
-            for (i, got) in some[0].iter().chain(&some[1]).enumerate() {
-                assert_eq!(got.0[lane], half(lane, 5 + i % 3).to_f32(), "{level} half {i} of row {lane}");
-            }
-            for (i, got) in all.iter().enumerate() {
-                assert_eq!(got.0[lane], half(lane, i).to_f32(), "{level} half {i} of row {lane}");
-            }
         }
+    }
+}
+
+/// What goes by four lanes: sums of quads' words in all of four, pairs of fours, the greatest of fours, bytes of fours, and
+/// halves in fours.
+struct Fours {
+    quads: [[u8; 4 * LANES]; 4],
+    inputs: [[f32; LANES]; 2],
+    numbers: [[f32; LANES]; 4],
+    pairs: [u32; 4],
+}
+
+impl Kernel for Fours {
+    type Output = ([[[f32; LANES]; 4]; 2], [[f32; LANES]; 2], [f32; LANES], Line, [[[f32; LANES]; 2]; 2], [bool; 2]);
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        let lanes = |vector: S::F| {
+            let mut lanes = [0.0; LANES];
+            S::store(vector, &mut lanes);
+            lanes
+        };
+        let quads = self.quads.map(|quads| S::load_bytes(&quads));
+        let mut sums = [[S::splat_i32(5); 4]; 2];
+        for word in 0..4 {
+            S::add_spread(&mut sums, &quads, word, self.inputs.each_ref());
+        }
+        let [[a, b, ..], _] = sums;
+        let pairs = [S::even_fours(a, b), S::add_i32(S::even_fours(a, b), S::odd_fours(a, b))];
+        let vectors = self.numbers.map(|numbers| S::load(&numbers));
+        (
+            sums.map(|sums| sums.map(|sums| lanes(S::from_i32(sums)))),
+            pairs.map(|sums| lanes(S::from_i32(sums))),
+            lanes(S::greatest_of_fours(vectors[1])),
+            S::bytes_of_fours(vectors),
+            [false, true].map(|skips| S::halves_in_fours(self.pairs, skips).map(lanes)),
+            [S::any_less(vectors[0], vectors[0]), S::any_less(vectors[0], S::max(vectors[0], vectors[1]))],
+        )
+    }
+}
+
+#[test]
+fn fours_of_lanes_are_what_they_are_said_to_be() {
+    let quads: [[u8; 4 * LANES]; 4] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 91 + j * 37) as u8));
+    let bytes: [[i8; 4 * LANES]; 2] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 57 + j * 29) as i8));
+    let inputs = bytes.map(|bytes| {
+        let words = bytes.as_chunks::<4>().0;
+        std::array::from_fn(|i| f32::from_bits(u32::from_ne_bytes(words[i].map(|byte| byte as u8))))
+    });
+    // Numbers of which none is halfway between two; one lane of the second alone is greater than that of the first.
+    let mut numbers: [[f32; LANES]; 4] =
+        std::array::from_fn(|i| std::array::from_fn(|j| ((i * 16 + j) * 4) as f32 + 0.3));
+    numbers[1] = numbers[0];
+    numbers[1][6] = 254.7;
+    let halves: [f16; 8] = std::array::from_fn(|i| f16::from_f32([1.5, 6e-8, 500.0][i % 3] * (i + 1) as f32));
+    let pairs =
+        std::array::from_fn(|i| u32::from(halves[2 * i].to_bits()) | u32::from(halves[2 * i + 1].to_bits()) << 16);
+    for level in levels() {
+        let (sums, fours, greatest, packed, in_fours, less) = dispatch(level, Fours { quads, inputs, numbers, pairs });
+        // The products of the four words of a quarter of `quad`, each with the input of the same word and lane.
+        let sum = |input: usize, quad: usize, lane: usize| {
+            let words = (0..4).map(|word| {
+                let (at, input) = (lane / 4 * 16 + word * 4, &bytes[input][lane * 4..][..4]);
+                quads[quad][at..at + 4].iter().zip(input).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>()
+            });
+            5 + words.sum::<i32>()
+        };
+        for lane in 0..LANES {
+            for (input, sums) in sums.iter().enumerate() {
+                for (quad, sums) in sums.iter().enumerate() {
+                    assert_eq!(sums[lane], sum(input, quad, lane) as f32, "{level}: {input}, {quad}, lane {lane}");
+                }
+            }
+            let (quad, even) = (lane / 8, lane / 4 % 2 * 8 + lane % 4);
+            let want = [sum(0, quad, even), sum(0, quad, even) + sum(0, quad, even + 4)];
+            assert_eq!(fours.map(|sums| sums[lane]), want.map(|sum| sum as f32), "{level} lane {lane}");
+            let most = (0..4).map(|four| numbers[1][four * 4 + lane % 4]).fold(0.0, f32::max);
+            assert_eq!(greatest[lane], most, "{level} lane {lane}");
+            let want = std::array::from_fn(|four| numbers[lane / 4][four * 4 + lane % 4].round() as u8);
+            assert_eq!(packed.0[lane].to_bits().to_le_bytes(), want, "{level} lane {lane}");
+            let of = |i: usize| halves[lane / 4 * 2 + i].to_f32();
+            assert_eq!(in_fours[0].map(|halves| halves[lane]), [of(0), of(1)], "{level} lane {lane}");
+            assert_eq!(in_fours[1].map(|halves| halves[lane]), [of(1), 0.0], "{level} lane {lane}");
+        }
+        assert_eq!(less, [false, true], "{level}");
     }
 }
 

@@ -100,29 +100,6 @@ pub(super) unsafe fn avx512(from: &Rows<'_>) -> [std::arch::x86_64::__m512; LANE
     }
 }
 
-/// 4 columns of 16 rows of 4 words each, in two rounds of shuffles after loads that put four rows beside each other.
-///
-/// # Safety
-/// The processor must have AVX-512, and there must be 16 bytes at each place.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) unsafe fn avx512_quarter(from: &[*const u8; LANES]) -> [std::arch::x86_64::__m512; 4] {
-    use std::arch::x86_64::*;
-    // SAFETY: by this function's contract.
-    unsafe {
-        // Row i with i + 4, i + 8 and i + 12 beside it.
-        let mut a = [_mm512_setzero_ps(); 4];
-        for i in 0..4 {
-            let [first, second] = [_mm_loadu_ps(from[i].cast()), _mm_loadu_ps(from[i + 4].cast())];
-            let [third, fourth] = [_mm_loadu_ps(from[i + 8].cast()), _mm_loadu_ps(from[i + 12].cast())];
-            let low = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(first), second);
-            let high = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(third), fourth);
-            a[i] = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high);
-        }
-        within_quarters(a)
-    }
-}
-
 /// 4 x 4 words in each quarter of four vectors, rows to columns.
 ///
 /// # Safety

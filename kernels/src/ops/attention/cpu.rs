@@ -131,17 +131,17 @@ impl<'a> AttendBlock<'a> {
 
     #[inline(always)]
     fn attend<S: Simd, W: Words<S>>(self) {
-        let (count, lines) = (self.queries(), W::lines(self.shape.head_dim));
+        let count = self.queries();
         let mut tile = Tile::new::<S, W>(&self, count);
-        let mut q = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count * QUERY_LINES);
+        let mut q = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count.next_multiple_of(4) * QUERY_LINES);
         let mut sums = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count * QUERY_LINES);
         let mut totals = Scratch::<MAX_GROUP>::new(count);
         let mut weights = Weights::new();
         // Scores are exponents of 2.
         let scale = self.shape.scale * std::f32::consts::LOG2_E;
-        for (query, words) in q.lines().chunks_exact_mut(QUERY_LINES).enumerate() {
+        for query in 0..count {
             // SAFETY: of one at a time.
-            W::query(unsafe { self.query(query) }, scale, floats_mut(zeroed(&mut words[..lines])));
+            W::query(unsafe { self.query(query) }, scale, query, q.lines());
         }
         let mut seen = Queries::new::<S, W>(self.shape, q.lines(), sums.zeroed(), totals.zeroed());
         for step in self.steps() {

@@ -59,6 +59,41 @@ impl Int8 for Avx2 {
         sums
     }
     #[inline(always)]
+    fn load_bytes(from: &[u8; QUAD]) -> Sums {
+        halves(from)
+    }
+    #[inline(always)]
+    fn spread(words: Sums, word: usize) -> Sums {
+        let mut spread = words;
+        for half in &mut spread {
+            // SAFETY: AVX2 by the level's contract.
+            *half = unsafe {
+                match word {
+                    0 => _mm256_shuffle_epi32::<0x00>(*half),
+                    1 => _mm256_shuffle_epi32::<0x55>(*half),
+                    2 => _mm256_shuffle_epi32::<0xaa>(*half),
+                    _ => _mm256_shuffle_epi32::<0xff>(*half),
+                }
+            };
+        }
+        spread
+    }
+    #[inline(always)]
+    fn even_fours(a: Sums, b: Sums) -> Sums {
+        // SAFETY: AVX2 by the level's contract.
+        unsafe { [_mm256_permute2x128_si256::<0x20>(a[0], a[1]), _mm256_permute2x128_si256::<0x20>(b[0], b[1])] }
+    }
+    #[inline(always)]
+    fn odd_fours(a: Sums, b: Sums) -> Sums {
+        // SAFETY: AVX2 by the level's contract.
+        unsafe { [_mm256_permute2x128_si256::<0x31>(a[0], a[1]), _mm256_permute2x128_si256::<0x31>(b[0], b[1])] }
+    }
+    #[inline(always)]
+    fn add_i32(a: Sums, b: Sums) -> Sums {
+        // SAFETY: AVX2 by the level's contract.
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
+    }
+    #[inline(always)]
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Sums {
         // SAFETY: AVX2 by the level's contract; each load takes exactly the 16 bytes.
         unsafe {

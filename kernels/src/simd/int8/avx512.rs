@@ -39,6 +39,54 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         unsafe { _mm512_dpbusd_epi32(acc, quad, input) }
     }
     #[inline(always)]
+    fn load_bytes(from: &[u8; QUAD]) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract; the load takes exactly the 64 bytes.
+        unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn spread(words: __m512i, word: usize) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract.
+        unsafe {
+            match word {
+                0 => _mm512_shuffle_epi32::<0x00>(words),
+                1 => _mm512_shuffle_epi32::<0x55>(words),
+                2 => _mm512_shuffle_epi32::<0xaa>(words),
+                _ => _mm512_shuffle_epi32::<0xff>(words),
+            }
+        }
+    }
+    #[inline(always)]
+    fn add_spread<const N: usize>(
+        sums: &mut [[__m512i; 4]; N],
+        quads: &[__m512i; 4],
+        word: usize,
+        inputs: [&[f32; LANES]; N],
+    ) {
+        let mut spread = *quads;
+        for spread in &mut spread {
+            *spread = Self::spread(*spread, word);
+        }
+        for n in 0..N {
+            // SAFETY: AVX-512 VNNI by the level's contract.
+            unsafe { add_quads(&mut sums[n], &spread, Self::load_bits(inputs[n])) };
+        }
+    }
+    #[inline(always)]
+    fn even_fours(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract.
+        unsafe { _mm512_shuffle_i32x4::<0x88>(a, b) }
+    }
+    #[inline(always)]
+    fn odd_fours(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract.
+        unsafe { _mm512_shuffle_i32x4::<0xdd>(a, b) }
+    }
+    #[inline(always)]
+    fn add_i32(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: AVX-512 by the level's contract.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> __m512i {
         // SAFETY: AVX-512 by the level's contract; each load takes exactly the 16 bytes.
         unsafe {
@@ -120,6 +168,35 @@ fn add_pairs(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
             options(pure, nomem, nostack, preserves_flags));
     }
     acc
+}
+
+/// Adds the dot products of four quads and the same inputs.
+///
+/// In assembly and not `pure`, so that it stays in line: the compiler would do all words of one four of inputs before the next
+/// four, and there are not registers enough for all of the quads' words.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn add_quads(sums: &mut [__m512i; 4], quads: &[__m512i; 4], inputs: __m512i) {
+    let [a, b, c, d] = sums;
+    // SAFETY: the instructions change only the sums.
+    unsafe {
+        asm!(
+            "vpdpbusd {a}, {first}, {inputs}",
+            "vpdpbusd {b}, {second}, {inputs}",
+            "vpdpbusd {c}, {third}, {inputs}",
+            "vpdpbusd {d}, {fourth}, {inputs}",
+            a = inout(zmm_reg) *a,
+            b = inout(zmm_reg) *b,
+            c = inout(zmm_reg) *c,
+            d = inout(zmm_reg) *d,
+            first = in(zmm_reg) quads[0],
+            second = in(zmm_reg) quads[1],
+            third = in(zmm_reg) quads[2],
+            fourth = in(zmm_reg) quads[3],
+            inputs = in(zmm_reg) inputs,
+            options(nomem, nostack, preserves_flags),
+        )
+    }
 }
 
 /// Adds the dot products of a quad with words of some inputs, each read where it lies.

@@ -69,6 +69,35 @@ pub(crate) trait Int8: Copy + 'static {
     fn load_bits(from: &[f32; LANES]) -> Self::I;
     /// Lane i: `acc[i]` and the products of the four bytes of `quad[i]` and the four integers of `input[i]`.
     fn add_quad(acc: Self::I, quad: Self::I, input: Self::I) -> Self::I;
+    /// 64 bytes.
+    fn load_bytes(from: &[u8; QUAD]) -> Self::I;
+    /// Word `word` of each four lanes in all of the four.
+    fn spread(words: Self::I, word: usize) -> Self::I;
+    /// Adds to each sum of N fours the dot products of word `word` of each four lanes of a quad and the inputs of its four.
+    #[inline(always)]
+    fn add_spread<const N: usize>(
+        sums: &mut [[Self::I; 4]; N],
+        quads: &[Self::I; 4],
+        word: usize,
+        inputs: [&[f32; LANES]; N],
+    ) {
+        let mut spread = *quads;
+        for spread in &mut spread {
+            *spread = Self::spread(*spread, word);
+        }
+        for n in 0..N {
+            let inputs = Self::load_bits(inputs[n]);
+            for i in 0..4 {
+                sums[n][i] = Self::add_quad(sums[n][i], spread[i], inputs);
+            }
+        }
+    }
+    /// The first four lanes of a and its third, then those of b.
+    fn even_fours(a: Self::I, b: Self::I) -> Self::I;
+    /// The second four lanes of a and its last, then those of b.
+    fn odd_fours(a: Self::I, b: Self::I) -> Self::I;
+    /// Lane i: `a[i] + b[i]`.
+    fn add_i32(a: Self::I, b: Self::I) -> Self::I;
     /// Pairs of i16, lane i `low[i]` and `high[i]`.
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> Self::I;
     /// Lane i: `acc[i]` and the products of both of the pairs `a[i]` and `b[i]`.

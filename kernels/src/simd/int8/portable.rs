@@ -27,6 +27,26 @@ impl Int8 for Portable {
         })
     }
     #[inline(always)]
+    fn load_bytes(from: &[u8; QUAD]) -> [i32; LANES] {
+        std::array::from_fn(|i| i32::from_ne_bytes(from.as_chunks().0[i]))
+    }
+    #[inline(always)]
+    fn spread(words: [i32; LANES], word: usize) -> [i32; LANES] {
+        std::array::from_fn(|i| words[i / 4 * 4 + word])
+    }
+    #[inline(always)]
+    fn even_fours(a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|i| [a, b][i / 8][i / 4 % 2 * 8 + i % 4])
+    }
+    #[inline(always)]
+    fn odd_fours(a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|i| [a, b][i / 8][i / 4 % 2 * 8 + 4 + i % 4])
+    }
+    #[inline(always)]
+    fn add_i32(a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+    #[inline(always)]
     fn load_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> [i32; LANES] {
         std::array::from_fn(|i| i32::from(low[i]) | i32::from(high[i]) << 16)
     }

@@ -1,49 +1,40 @@
 //! The online softmaxes of a block's queries.
 
 use super::tile::{Gathered, Next, Source, TILE, Values};
-use super::words::{Factors, NOTES, WeightWords, Words};
+use super::words::{Factors, Words};
 use super::{MOST_BLOCKS, Parts, QUERY_LINES, floats};
 use crate::ops::attention::{AttentionShape, MAX_GROUP};
-use crate::simd::int8::BLOCK;
-use crate::simd::{LANES, Line, MOST_PARTS, Simd, exp2_of_negative};
+use crate::simd::{LANES, Line, MOST_PARTS, Simd};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Dimensions of keys for each of which a key or value of the next tile but one is asked for.
-const KEYS_A_ROW: usize = 4;
-/// The same of tokens' values, which take longer.
+/// Dimensions of tokens' values for each of which a key or value of the next tile but one is asked for.
 const VALUES_A_ROW: usize = 2;
 
-/// Dimensions of keys for each of which a token of the next tile is asked for.
-const KEYS_A_NEAR_TOKEN: usize = 2;
-
 /// Queries whose sums fit the registers in all parts at once.
-const FEW: usize = 2;
+pub(super) const FEW: usize = 2;
 /// Most queries at once, at any level.
-const MOST_QUERIES: usize = 8;
-
-/// Sums of a query's products with the first 16 keys of a tile, and with the last 16, part by part.
-type KeySums<T> = [[T; 2]; MOST_PARTS];
+pub(super) const MOST_QUERIES: usize = 8;
 
 /// What the softmaxes of the block's queries have seen so far.
 pub(super) struct Queries<'a> {
-    /// Their words, `QUERY_LINES` for each query, of which as many lines are there as a head has.
-    q: &'a [MaybeUninit<Line>],
-    /// Greatest score, by query; some more, so that 16 can be read from any on.
-    greatest: [f32; MAX_GROUP + LANES],
-    /// Sum of 2^(score - greatest), by query, in lanes.
-    totals: &'a mut [Line],
+    /// Their words, as [`Words::query`] wrote them.
+    pub q: &'a [MaybeUninit<Line>],
+    /// Greatest scores, as [`Words::weigh`] keeps them; at first minus infinity.
+    pub greatest: [Line; MAX_GROUP / 4],
+    /// Sums of 2^(score - greatest), as [`Words::weigh`] keeps them.
+    pub totals: &'a mut [Line],
     /// Sum of 2^(score - greatest) * value, `QUERY_LINES` for each query, of which as many are in use as a head has.
     sums: &'a mut [Line],
-    /// Lines of a query.
-    lines: usize,
-    head_dim: usize,
+    /// Lines of a query's sums.
+    pub lines: usize,
+    pub head_dim: usize,
     /// Queries of a row.
-    group: usize,
+    pub group: usize,
 }
 
 impl<'a> Queries<'a> {
-    /// Queries' words `q`, scaled, `QUERY_LINES` for each; `sums` and `totals`, one for each query, must be 0.
+    /// Queries' words `q`, scaled; `sums`, `QUERY_LINES` for each query, and `totals`, one for each, must be 0.
     #[inline(always)]
     pub fn new<S: Simd, W: Words<S>>(
         shape: &AttentionShape,
@@ -52,7 +43,7 @@ impl<'a> Queries<'a> {
         totals: &'a mut [Line],
     ) -> Self {
         let (head_dim, lines) = (shape.head_dim, W::lines(shape.head_dim));
-        let greatest = [f32::NEG_INFINITY; MAX_GROUP + LANES];
+        let greatest = [Line([f32::NEG_INFINITY; LANES]); MAX_GROUP / 4];
         Self { q, greatest, totals, sums, lines, head_dim, group: shape.group() }
     }
 
@@ -67,8 +58,9 @@ impl<'a> Queries<'a> {
     ) {
         let (mut at, end) = (rows.start * self.group, rows.end * self.group);
         while at < end {
-            let left = end - at;
-            at += match left.div_ceil(left.div_ceil(S::QUERIES)) {
+            let count = W::at_once(at, end);
+            W::weigh(self, at..at + count, parts, tile, weights);
+            at += match count {
                 1 => self.several::<S, W, 1>(at, parts, tile, weights),
                 2 => self.several::<S, W, 2>(at, parts, tile, weights),
                 3 => self.several::<S, W, 3>(at, parts, tile, weights),
@@ -91,17 +83,12 @@ impl<'a> Queries<'a> {
         weights: &mut Weights,
     ) -> usize {
         // Larger groups than a level has registers for would only be dead code.
-        if N > S::QUERIES {
+        if N > W::MOST_QUERIES {
             return N;
         }
-        // The sums of few queries fit the registers in all parts at once, and few would wait for each other.
-        match (S::PARTS, N) {
-            (1, _) => self.score::<S, W, N, 0, 1>(at, &tile.keys, tile.scales[0], weights, &mut tile.next),
-            (_, ..=FEW) => self.score::<S, W, N, 0, 2>(at, &tile.keys, tile.scales[0], weights, &mut tile.next),
-            _ => {
-                self.score::<S, W, N, 0, 1>(at, &tile.keys, tile.scales[0], weights, &mut tile.next);
-                self.score::<S, W, N, 1, 2>(at, &tile.keys, tile.scales[0], weights, &mut tile.next);
-            }
+        W::weigh_each::<N>(self, at, parts, tile, weights);
+        if weights.fade {
+            self.fade::<S, W, N>(at, weights);
         }
         // What any of them attends to: a weight of 0 adds nothing to a sum, as long as values are finite.
         let (mut start, mut end) = (0, TILE);
@@ -112,7 +99,6 @@ impl<'a> Queries<'a> {
                 (start, end) = (start.min(part.start), end.max(part.end));
             }
         }
-        self.weigh::<S, W, N>(at, parts, tile.scales[1], weights);
         // Two words at a time, which leaves less to do around them.
         let words = start / W::Values::NUMBERS / 2..end.div_ceil(W::Values::NUMBERS).div_ceil(2);
         match &tile.values {
@@ -120,140 +106,23 @@ impl<'a> Queries<'a> {
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
             Values::Stored(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
         }
-        tile.next.ask_far::<S>(2 * TILE);
+        tile.next.ask_rest::<S>();
         N
     }
 
-    /// Scores of N queries with parts FROM to TO of the 32 keys of a tile.
+    /// `sums = sums * faded` for N queries.
     #[inline(always)]
-    fn score<S: Simd, W: Words<S>, const N: usize, const FROM: usize, const TO: usize>(
-        &self,
-        at: usize,
-        keys: &[&[Line]; 2],
-        scales: &[Line],
-        out: &mut Weights,
-        next: &mut Next<'_, W::Element>,
-    ) {
-        let words = self.head_dim.div_ceil(W::Keys::NUMBERS);
-        if !W::SCALED {
-            let sums = self.products::<S, W, N, FROM, TO>((at, 0), [0.0; N], keys, 0..words, next);
-            for (sums, to) in sums.iter().zip(&mut out.scores) {
-                for part in FROM..TO {
-                    for half in 0..2 {
-                        S::store_part(W::Keys::total(sums[part][half], part), &mut to[half].0, part);
-                    }
-                }
-            }
-            return;
-        }
-        let zero = S::splat_part(0.0);
-        let (low_scales, high_scales) = scales.split_at(scales.len() / 2);
-        for (block, scales) in low_scales.iter().zip(high_scales).enumerate() {
-            let (len, start) = (BLOCK / W::Keys::NUMBERS, block * BLOCK / W::Keys::NUMBERS);
-            let first = block * (len + NOTES);
-            assert!(first + len + NOTES <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
-            let notes = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>().wrapping_add(first + len);
-            let mut starts = [0.0; N];
-            for i in 0..N {
-                // SAFETY: by the assertion, there are such words of such a query.
-                starts[i] = unsafe { *notes.add(i * QUERY_LINES * LANES) };
-            }
-            let words = start..words.min(start + len);
-            let sums = self.products::<S, W, N, FROM, TO>((at, first), starts, keys, words, next);
-            for part in FROM..TO {
-                let scales = [S::load_part(&scales.0.0, part), S::load_part(&scales.1.0, part)];
-                for i in 0..N {
-                    // SAFETY: as above.
-                    let scale = S::splat_part(unsafe { *notes.add(i * QUERY_LINES * LANES + 1) });
-                    for half in 0..2 {
-                        let to = &mut out.scores[i][half].0;
-                        let before = if block == 0 { zero } else { S::load_part(to, part) };
-                        let both = S::fma_part(scales[half], scale, zero);
-                        S::store_part(S::fma_part(W::Keys::total(sums[i][part][half], part), both, before), to, part);
-                    }
-                }
+    fn fade<S: Simd, W: Words<S>, const N: usize>(&mut self, at: usize, weights: &Weights) {
+        let sums = self.sums[at * QUERY_LINES..].chunks_mut(QUERY_LINES).take(N);
+        for (i, sums) in sums.enumerate() {
+            let faded = S::splat(floats(&weights.faded)[W::faded(i) + W::skipped(at)]);
+            for Line(sum) in &mut sums[..self.lines] {
+                S::store(S::mul(S::load(sum), faded), sum);
             }
         }
     }
 
-    /// Sums of some words' products of 32 keys, as above, and N queries, whose words are behind `first` others, and where
-    /// the sums start.
-    #[inline(always)]
-    fn products<S: Simd, W: Words<S>, const N: usize, const FROM: usize, const TO: usize>(
-        &self,
-        (at, first): (usize, usize),
-        starts: [f32; N],
-        keys: &[&[Line]; 2],
-        words: Range<usize>,
-        next: &mut Next<'_, W::Element>,
-    ) -> [KeySums<<W::Keys as Factors<S>>::Sum>; N] {
-        let mut sums = [[[W::Keys::start(0.0); 2]; MOST_PARTS]; N];
-        for i in 0..N {
-            for part in FROM..TO {
-                sums[i][part] = [W::Keys::start(starts[i]); 2];
-            }
-        }
-        assert!(first + words.len() <= self.lines * LANES && (at + N) * QUERY_LINES <= self.q.len());
-        let q = self.q[at * QUERY_LINES..].as_ptr().cast::<f32>().wrapping_add(first);
-        for (word, (low, high)) in keys[0][words.clone()].iter().zip(&keys[1][words]).enumerate() {
-            if word % (KEYS_A_ROW / W::Keys::NUMBERS) == 0 {
-                next.ask_far::<S>(1);
-            }
-            if W::ASKS_NEAR && word % (KEYS_A_NEAR_TOKEN / W::Keys::NUMBERS).max(1) == 0 {
-                next.ask_near::<S>();
-            }
-            for part in FROM..TO {
-                let (low, high) = (W::Keys::load(low, part), W::Keys::load(high, part));
-                for i in 0..N {
-                    // SAFETY: by the assertion, there is such a word of such a query.
-                    let q = W::Keys::splat(unsafe { *q.add(i * QUERY_LINES * LANES + word) });
-                    sums[i][part][0] = W::Keys::add_product(low, q, sums[i][part][0]);
-                    sums[i][part][1] = W::Keys::add_product(high, q, sums[i][part][1]);
-                }
-            }
-        }
-        sums
-    }
-
-    /// Turns the scores of N queries with a tile's tokens into weights of those that they attend to.
-    #[inline(always)]
-    fn weigh<S: Simd, W: Words<S>, const N: usize>(
-        &mut self,
-        at: usize,
-        parts: Option<&Parts>,
-        scales: &[Line],
-        weights: &mut Weights,
-    ) {
-        let mut scores = [[S::splat(0.0); 2]; N];
-        let mut greater = [S::splat(0.0); N];
-        for i in 0..N {
-            for half in 0..2 {
-                scores[i][half] = S::load(&weights.scores[i][half].0);
-            }
-            if let Some(parts) = parts {
-                scores[i] = within::<S>(scores[i], &parts[(at + i) / self.group]);
-            }
-            greater[i] = S::max(scores[i][0], scores[i][1]);
-        }
-        let seen = self.greatest[at..].first_chunk_mut().expect("room for 16 behind any query");
-        let before = S::load(seen);
-        let greatest = S::max(S::greatest_of_each(greater), before);
-        S::store(greatest, seen);
-        S::store(exp2_of_negative::<S>(S::sub(before, greatest)), &mut weights.faded.0);
-        let mut found = [[greatest; 2]; N];
-        for i in 0..N {
-            let greatest = S::splat(seen[i]);
-            for half in 0..2 {
-                found[i][half] = exp2_of_negative::<S>(S::sub(scores[i][half], greatest));
-            }
-        }
-        let sums = W::weights(&found, scales, &mut weights.words);
-        for (i, Line(total)) in self.totals[at..at + N].iter_mut().enumerate() {
-            S::store(S::fma(S::load(total), S::splat(weights.faded.0[i]), sums[i]), total);
-        }
-    }
-
-    /// `sums = sums * faded + sum of weight * value` for N queries, by ascending word.
+    /// `sums += weight * value` for N queries, by ascending word.
     #[inline(always)]
     fn add_values<S: Simd, W: Words<S>, V: Source<S, W>, const N: usize>(
         &mut self,
@@ -307,19 +176,18 @@ impl<'a> Queries<'a> {
         assert!(words.end <= TILE / 2);
         values.check(2 * words.end, line + B - 1);
         let block = |b: usize| if W::SCALED { line / 2 + b / 2 } else { 0 };
+        let skipped = W::skipped(at);
         let zero = S::splat_part(0.0);
         let mut sums = [[[W::Values::resume(zero); MOST_PARTS]; B]; N];
         let seen = &mut self.sums[at * QUERY_LINES + line..][..(N - 1) * QUERY_LINES + B];
-        // What a query's sums so far have faded to.
-        let faded = |seen: &[Line], (i, b): (usize, usize), part: usize| {
+        let before = |seen: &[Line], (i, b): (usize, usize), part: usize| {
             // SAFETY: `seen` goes up to this line of the last query.
-            let sum = unsafe { &seen.get_unchecked(i * QUERY_LINES + b).0 };
-            S::fma_part(S::load_part(sum, part), S::splat_part(weights.faded.0[i]), zero)
+            S::load_part(unsafe { &seen.get_unchecked(i * QUERY_LINES + b).0 }, part)
         };
         for i in 0..N {
             for b in 0..B {
                 for part in FROM..TO {
-                    sums[i][b][part] = W::Values::resume(faded(seen, (i, b), part));
+                    sums[i][b][part] = W::Values::resume(before(seen, (i, b), part));
                 }
             }
         }
@@ -335,9 +203,9 @@ impl<'a> Queries<'a> {
                 }
                 for i in 0..N {
                     for b in 0..B {
-                        let at = block(b) * LANES + word;
+                        let at = W::weight(i, block(b), word) + skipped;
                         // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the block one of a head's.
-                        let weight = W::Values::splat(unsafe { *floats(&weights.words[i]).get_unchecked(at) });
+                        let weight = W::Values::splat(unsafe { *floats(&weights.words).get_unchecked(at) });
                         for part in FROM..TO {
                             sums[i][b][part] = W::Values::add_product(weight, loaded[b][part], sums[i][b][part]);
                         }
@@ -348,12 +216,15 @@ impl<'a> Queries<'a> {
         for i in 0..N {
             for b in 0..B {
                 // SAFETY (both): as above.
-                let scale =
-                    unsafe { *floats(&weights.words[i]).get_unchecked(block(b) * LANES + TILE / W::Values::NUMBERS) };
+                let scale = if W::SCALED {
+                    unsafe { *floats(&weights.scales).get_unchecked(W::scale(i, block(b)) + skipped) }
+                } else {
+                    1.0
+                };
                 for part in FROM..TO {
                     let mut sum = W::Values::total(sums[i][b][part], part);
                     if W::SCALED {
-                        sum = S::fma_part(sum, S::splat_part(scale), faded(seen, (i, b), part));
+                        sum = S::fma_part(sum, S::splat_part(scale), before(seen, (i, b), part));
                     }
                     S::store_part(sum, unsafe { &mut seen.get_unchecked_mut(i * QUERY_LINES + b).0 }, part);
                 }
@@ -365,7 +236,7 @@ impl<'a> Queries<'a> {
     /// The attention of one query, `[head_dim]`.
     #[inline(always)]
     pub fn finish<S: Simd, W: Words<S>>(&mut self, query: usize, out: &mut [f32]) {
-        let share = S::splat(1.0 / S::sum(S::load(&self.totals[query].0)));
+        let share = S::splat(1.0 / W::total(self.totals, query));
         let sums = &mut self.sums[query * QUERY_LINES..][..self.lines];
         for Line(sum) in &mut *sums {
             S::store(S::mul(S::load(sum), share), sum);
@@ -374,29 +245,35 @@ impl<'a> Queries<'a> {
     }
 }
 
-/// Queries' scores with a tile's 32 tokens, their weights, and what the queries' sums so far fade by.
+/// What [`Words::weigh`] finds of the queries that take in a tile at once.
 pub(super) struct Weights {
-    scores: [[Line; 2]; MOST_QUERIES],
-    words: [WeightWords; MOST_QUERIES],
-    faded: Line,
+    /// Their scores with the tile's 32 tokens.
+    pub scores: [Line; 2 * MOST_QUERIES],
+    /// The words of their weights.
+    pub words: [Line; WEIGHT_LINES],
+    /// What these are times, where words are scaled.
+    pub scales: [Line; 2 * MOST_BLOCKS],
+    /// Scales of the values, of four tokens a line, block by block, where they have any.
+    pub value_scales: [Line; MOST_BLOCKS * TILE / 4],
+    /// What the queries' sums so far fade by.
+    pub faded: [Line; 2],
+    /// Whether any of them do.
+    pub fade: bool,
 }
+
+/// Lines of words of weights: four of each block of values, or two of each query.
+const WEIGHT_LINES: usize = if MOST_BLOCKS > MOST_QUERIES / 2 { 4 * MOST_BLOCKS } else { 2 * MOST_QUERIES };
 
 impl Weights {
     pub fn new() -> Self {
         let zero = Line([0.0; LANES]);
-        Self { scores: [[zero; 2]; MOST_QUERIES], words: [[zero; MOST_BLOCKS]; MOST_QUERIES], faded: zero }
+        Self {
+            scores: [zero; 2 * MOST_QUERIES],
+            words: [zero; WEIGHT_LINES],
+            scales: [zero; 2 * MOST_BLOCKS],
+            value_scales: [zero; MOST_BLOCKS * TILE / 4],
+            faded: [zero; 2],
+            fade: false,
+        }
     }
-}
-
-/// Scores with a tile's tokens; with those that are not among `tokens`, those of nothing.
-#[inline(always)]
-fn within<S: Simd>(mut scores: [S::F; 2], tokens: &Range<usize>) -> [S::F; 2] {
-    let (start, end) = (S::splat(tokens.start as f32), S::splat(tokens.end as f32));
-    let nothing = S::splat(f32::NEG_INFINITY);
-    for (half, scores) in scores.iter_mut().enumerate() {
-        let token = S::load(&std::array::from_fn(|lane| (half * LANES + lane) as f32));
-        *scores = S::select_less(token, start, nothing, *scores);
-        *scores = S::select_less(token, end, *scores, nothing);
-    }
-    scores
 }

@@ -21,7 +21,7 @@
 //! added up, and 8 rows over 8,192 bf16 tokens took 1.35 times as long; two f32 tokens at a time, 1.15 times.
 
 use super::words::{Factors, Words};
-use super::{AttendBlock, MOST_BLOCKS, MOST_LINES, Scratch};
+use super::{AttendBlock, MOST_LINES, Scratch};
 use crate::blocks::kv_store::{HeadLines, HeadRows};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Simd, Square};
@@ -39,8 +39,6 @@ pub(super) struct Tile<'a, E> {
     offsets: [usize; TILE],
     keys: Scratch<{ TILE * MOST_LINES }>,
     values: Scratch<{ TILE * MOST_LINES }>,
-    /// Scales of keys, and of values.
-    scales: [Scratch<{ 2 * MOST_BLOCKS }>; 2],
     /// Lines of a word of values.
     lines: usize,
     /// Whether values are made into words, or else left as they are stored.
@@ -49,11 +47,12 @@ pub(super) struct Tile<'a, E> {
 
 /// A part of a list.
 pub(super) struct Gathered<'t, 'a, E> {
-    /// Word by word: the first 16 tokens, and the last 16. Where there are fewer tokens, anything finite.
+    /// Where they are laid, word by word: the first 16 tokens, and the last 16. Where there are fewer tokens, anything finite.
     pub keys: [&'t [Line]; 2],
+    /// Keys and values as they are stored.
+    pub key_rows: TokenRows<'t, E>,
+    pub value_rows: TokenRows<'t, E>,
     pub values: Values<'t, E>,
-    /// Scales of keys, and of values, where there are any.
-    pub scales: [&'t [Line]; 2],
     pub next: Next<'a, E>,
 }
 
@@ -133,6 +132,15 @@ impl<'a, E: Plain> Next<'a, E> {
         self.far.ask(rows, |address| S::prefetch_far(address));
     }
 
+    /// Asks for all that is left of it.
+    #[inline(always)]
+    pub fn ask_rest<S: Simd>(&mut self) {
+        match &mut self.far.lines {
+            Some(lines) => lines.rest(|address| S::prefetch_far(address)),
+            None => self.ask_far::<S>(2 * TILE),
+        }
+    }
+
     /// Asks for the key and the value of one more token of the next tile.
     #[inline(always)]
     pub fn ask_near<S: Simd>(&mut self) {
@@ -192,6 +200,12 @@ pub(super) struct TokenRows<'t, E> {
 }
 
 impl<'t, E: Plain> TokenRows<'t, E> {
+    /// Elements of a row.
+    #[inline(always)]
+    pub fn row_len(&self) -> usize {
+        self.len
+    }
+
     /// The row of a token.
     #[inline(always)]
     pub fn get(&self, token: usize) -> &'t [E] {
@@ -218,7 +232,7 @@ impl<'t, E: Plain> TokenRows<'t, E> {
     #[inline(always)]
     pub unsafe fn chunk<const N: usize>(&self, token: usize, at: usize) -> &'t [E; N] {
         // SAFETY: by this function's contract, and as above.
-        unsafe { &*self.first.byte_add(*self.offsets.get_unchecked(token)).add(at).cast() }
+        unsafe { &*self.first.add(at).byte_add(*self.offsets.get_unchecked(token)).cast() }
     }
 }
 
@@ -242,15 +256,10 @@ impl<'a, E: Plain> Tile<'a, E> {
         let (rows, head_dim) = (block.kv.rows::<E>(block.kv_head), block.shape.head_dim);
         assert!(head_dim <= rows.row_len());
         let (lines, words) = (W::lines(head_dim), TILE / W::Values::NUMBERS);
-        let squares = head_dim.div_ceil(W::Keys::NUMBERS * LANES).next_multiple_of(W::SQUARES);
+        let squares = if W::LAID { head_dim.div_ceil(W::SQUARE_DIMS).next_multiple_of(W::SQUARES) } else { 0 };
         let (keys, values) = (Scratch::new(TILE * squares), Scratch::new(words * lines));
         let keeps = queries > W::FEW || !W::fills(head_dim);
-        let blocks = if W::SCALED { lines / 2 } else { 0 };
-        let mut scales = [Scratch::new(2 * blocks), Scratch::new(2 * blocks)];
-        for scales in &mut scales {
-            scales.zeroed();
-        }
-        Self { rows, head_dim, offsets: [0; TILE], keys, values, scales, lines, keeps }
+        Self { rows, head_dim, offsets: [0; TILE], keys, values, lines, keeps }
     }
 
     /// Takes in a part of `row`'s list: makes words of the keys, and of the values if they are kept.
@@ -262,33 +271,30 @@ impl<'a, E: Plain> Tile<'a, E> {
         part: Range<usize>,
     ) -> Gathered<'_, 'a, E> {
         let &mut Self { rows, head_dim, lines, keeps, .. } = self;
-        let Self { offsets, keys, values, scales: [key_scales, value_scales], .. } = self;
+        let Self { offsets, keys, values, .. } = self;
         let mut next = Next::new(block, rows, part.start, W::ASKS_NEAR);
         rows.offsets(&block.slots(row, part.start), offsets);
-        let stored = TokenRows { first: rows.first_key(), offsets, len: rows.row_len(), head_dim };
-        // SAFETY: `new` wrote all of them.
-        let (key_scales, value_scales) = unsafe { (key_scales.written(), value_scales.written()) };
-        W::scales(&stored, key_scales);
+        let key_rows = TokenRows { first: rows.first_key(), offsets, len: rows.row_len(), head_dim };
+        let value_rows = TokenRows { first: key_rows.first.wrapping_add(rows.key_to_value()), ..key_rows };
         if part.len() <= LANES {
             keys.zeroed();
         }
         let squares = keys.used / TILE;
         let columns = keys.lines().as_chunks_mut::<LANES>().0;
-        for (half, columns) in columns.chunks_exact_mut(squares).enumerate().take(part.len().div_ceil(LANES)) {
+        let halves = if W::LAID { part.len().div_ceil(LANES) } else { 0 };
+        for (half, columns) in columns.chunks_exact_mut(squares.max(1)).enumerate().take(halves) {
             for (at, to) in columns.chunks_exact_mut(W::SQUARES).enumerate() {
                 // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `columns` writes all of them.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [Square]) };
-                W::columns(&stored, half * LANES, at * W::SQUARES, to);
-                next.ask_far::<S>(2 * W::Keys::NUMBERS * W::SQUARES);
+                W::columns(&key_rows, half * LANES, at * W::SQUARES, to);
+                next.ask_far::<S>(2 * W::SQUARE_DIMS / LANES * W::SQUARES);
             }
         }
         // SAFETY: with 32 tokens every line was just written; what is left out with fewer, `zeroed` wrote.
         let (low, high) = unsafe { keys.written() }.split_at(TILE / 2 * squares);
-        let stored = TokenRows { first: stored.first.wrapping_add(rows.key_to_value()), ..stored };
-        W::scales(&stored, value_scales);
-        let (keys, scales) = ([low, high], [&*key_scales, &*value_scales]);
+        let keys = [low, high];
         if !keeps {
-            return Gathered { keys, values: Values::Stored(stored), scales, next };
+            return Gathered { keys, key_rows, value_rows, values: Values::Stored(value_rows), next };
         }
         if part.len() < TILE {
             values.zeroed();
@@ -296,12 +302,12 @@ impl<'a, E: Plain> Tile<'a, E> {
         for (word, to) in values.lines().chunks_exact_mut(lines).enumerate() {
             if word * W::Values::NUMBERS < part.len() {
                 // SAFETY: `values` writes all of the lines and reads nothing of them.
-                W::values(&stored, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
+                W::values(&value_rows, word, unsafe { &mut *(std::ptr::from_mut(to) as *mut [Line]) });
             }
             next.ask_far::<S>(W::Values::NUMBERS);
         }
         // SAFETY: as for the keys.
         let kept = Kept { lines: unsafe { values.written() }, stride: lines };
-        Gathered { keys, values: Values::Kept(kept), scales, next }
+        Gathered { keys, key_rows, value_rows, values: Values::Kept(kept), next }
     }
 }

@@ -11,43 +11,45 @@
 //! all levels have the same bits; they are scaled once for 32 dimensions of a key or 32 tokens' values. A token that is not
 //! attended to has a weight of 0 there as well, so what the others' are rounded to is no matter of their pass.
 
+mod columns;
 mod factors;
 mod quads;
 mod singles;
 
-use super::MOST_BLOCKS;
-use super::tile::TokenRows;
+use super::Parts;
+use super::queries::{Queries, Weights};
+use super::tile::{Gathered, TokenRows};
 use crate::blocks::kv_format::{Bf16, KvFormat};
 use crate::bytes::Plain;
 use crate::simd::{LANES, Line, Rows, Simd, Square, as_rows};
+use columns::Columns;
 pub(super) use factors::Factors;
 use factors::{Bytes, Floats, Halves};
 pub(super) use quads::Quads;
 pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Numbers of a line of pairs.
 const PAIRS: usize = 2 * LANES;
 
-/// Words behind those of each 32 dimensions of a query, where words are scaled: where a sum starts, and their scale.
-pub(super) const NOTES: usize = 2;
-
-/// The words of a query's weights: of a tile's tokens, or those of them for each block, then their scale.
-pub(super) type WeightWords = [Line; MOST_BLOCKS];
-
 pub(super) trait Words<S: Simd> {
     /// What a stored key or value is a slice of.
     type Element: Plain;
-    /// Words of keys, and those of queries.
-    type Keys: Factors<S>;
     /// Words of values, and those of weights.
     type Values: Factors<S>;
+    /// Most queries at once.
+    const MOST_QUERIES: usize = S::QUERIES;
     /// Queries up to which stored values are made into words where they are used.
     const FEW: usize;
     /// Whether words are times a scale for every 32 dimensions.
     const SCALED: bool = false;
     /// Squares of keys that are laid at once.
-    const SQUARES: usize;
+    const SQUARES: usize = 1;
+    /// Dimensions of a square of keys, or of as many bytes of a key where they are not laid.
+    const SQUARE_DIMS: usize;
+    /// Whether keys are laid with their tokens in the lanes.
+    const LAID: bool = true;
     /// Whether the next tile is asked for into the first-level cache, too. One row over 8,192 bf16 tokens takes 0.9 of the time
     /// with it on a Xeon; 8 rows over 520 cached ones take 1.3 times as long where they are f32.
     const ASKS_NEAR: bool;
@@ -60,7 +62,9 @@ pub(super) trait Words<S: Simd> {
     }
     /// 16 words of 16 keys from token `first` on, words to columns, then anything finite; as many for each of
     /// [`SQUARES`](Self::SQUARES) squares, from `square` on.
-    fn columns(keys: &TokenRows<'_, Self::Element>, first: usize, square: usize, to: &mut [Square]);
+    fn columns(_keys: &TokenRows<'_, Self::Element>, _first: usize, _square: usize, _to: &mut [Square]) {
+        unreachable!("keys that are not laid")
+    }
     /// All lines of word `word` of values, then zeros.
     fn values(values: &TokenRows<'_, Self::Element>, word: usize, to: &mut [Line]);
     /// Part `part` of line `lines.0 + lines.1` of word `word`, where `lines.0` is even.
@@ -73,14 +77,56 @@ pub(super) trait Words<S: Simd> {
         lines: (usize, usize),
         part: usize,
     ) -> <Self::Values as Factors<S>>::Word;
-    /// Scales of keys or values: of the first 16 tokens and the last 16, block by block.
-    fn scales(_rows: &TokenRows<'_, Self::Element>, _to: &mut [Line]) {}
-    /// The words of a query times `scale`.
-    fn query(q: &[f32], scale: f32, to: &mut [f32]);
-    /// The words of N queries' weights of the first 16 of a tile's tokens, and of the last 16; where words are scaled, a line
-    /// of them for each block of values, of which `scales` are. Returns the sums of both, of weights as they are rounded
-    /// unless words are scaled.
-    fn weights<const N: usize>(weights: &[[S::F; 2]; N], scales: &[Line], to: &mut [WeightWords]) -> [S::F; N];
+    /// Writes the words of query `query` times `scale` among those of all, [`QUERY_LINES`] for each. Called by ascending query.
+    fn query(q: &[f32], scale: f32, query: usize, all: &mut [MaybeUninit<Line>]);
+    /// How many of the queries from `at` on, of those before `end`, take in a tile at once.
+    #[inline(always)]
+    fn at_once(at: usize, end: usize) -> usize {
+        let left = end - at;
+        left.div_ceil(left.div_ceil(Self::MOST_QUERIES))
+    }
+    /// Finds the scores of queries with a tile's tokens, and their weights of those that they attend to, where that does not
+    /// depend on how many they are.
+    #[inline(always)]
+    fn weigh(
+        _seen: &mut Queries<'_>,
+        _queries: Range<usize>,
+        _parts: Option<&Parts>,
+        _tile: &mut Gathered<'_, '_, Self::Element>,
+        _weights: &mut Weights,
+    ) {
+    }
+    /// The same of N queries from `at` on, where it does.
+    #[inline(always)]
+    fn weigh_each<const N: usize>(
+        _seen: &mut Queries<'_>,
+        _at: usize,
+        _parts: Option<&Parts>,
+        _tile: &mut Gathered<'_, '_, Self::Element>,
+        _weights: &mut Weights,
+    ) {
+    }
+    /// Where that left, among the lanes of [`Weights::words`], a query's weights of a word of values' block; the query is the
+    /// first but so many that are at once, and before the first there are so many [`skipped`](Self::skipped) lanes.
+    fn weight(query: usize, block: usize, word: usize) -> usize;
+    /// The same of their scale.
+    fn scale(_query: usize, _block: usize) -> usize {
+        0
+    }
+    /// The same of what the query's sums so far fade by.
+    fn faded(query: usize) -> usize {
+        query
+    }
+    /// See [`weight`](Self::weight).
+    #[inline(always)]
+    fn skipped(_at: usize) -> usize {
+        0
+    }
+    /// The sum of a query's weights.
+    #[inline(always)]
+    fn total(totals: &[Line], query: usize) -> f32 {
+        S::sum(S::load(&totals[query].0))
+    }
     /// The dimensions of a query's sums, in order.
     fn dims(sums: &[Line], out: &mut [f32]);
 }
@@ -126,10 +172,9 @@ pub(super) struct Pairs;
 
 impl<S: Simd> Words<S> for Pairs {
     type Element = <Bf16 as KvFormat>::Element;
-    type Keys = Halves;
     type Values = Halves;
     const FEW: usize = S::QUERIES;
-    const SQUARES: usize = 1;
+    const SQUARE_DIMS: usize = PAIRS;
     const ASKS_NEAR: bool = false;
 
     #[inline(always)]
@@ -163,27 +208,24 @@ impl<S: Simd> Words<S> for Pairs {
     }
 
     #[inline(always)]
-    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
-        for (q, to) in q.chunks(PAIRS).zip(to.chunks_mut(LANES)) {
-            let mut lines = [[0.0; LANES]; 2];
-            lines.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
-            let rounded = S::round_bf16(S::load(&lines[0]), S::load(&lines[1]));
-            for (to, pair) in to.iter_mut().zip(rounded.as_chunks::<2>().0) {
-                *to = f32::from_bits(u32::from(pair[0]) | u32::from(pair[1]) << 16);
-            }
-        }
+    fn query(q: &[f32], scale: f32, query: usize, all: &mut [MaybeUninit<Line>]) {
+        columns::query::<S, Self>(q, scale, query, all);
     }
 
     #[inline(always)]
-    fn weights<const N: usize>(weights: &[[S::F; 2]; N], _scales: &[Line], to: &mut [WeightWords]) -> [S::F; N] {
-        let mut sums = [S::splat(0.0); N];
-        for (i, to) in to.iter_mut().enumerate().take(N) {
-            let rounded = S::round_bf16(weights[i][0], weights[i][1]);
-            *to[0].u16s_mut() = rounded;
-            let halves: &[[u16; LANES]] = rounded.as_chunks().0;
-            sums[i] = S::add(S::load_bf16(&halves[0]), S::load_bf16(&halves[1]));
-        }
-        sums
+    fn weigh_each<const N: usize>(
+        seen: &mut Queries<'_>,
+        at: usize,
+        parts: Option<&Parts>,
+        tile: &mut Gathered<'_, '_, Self::Element>,
+        weights: &mut Weights,
+    ) {
+        columns::weigh::<S, Self, N>(seen, at, parts, tile, weights);
+    }
+
+    #[inline(always)]
+    fn weight(query: usize, _block: usize, word: usize) -> usize {
+        columns::weight(query, word)
     }
 
     #[inline(always)]
@@ -198,5 +240,33 @@ impl<S: Simd> Words<S> for Pairs {
                 }
             }
         }
+    }
+}
+
+impl<S: Simd> Columns<S> for Pairs {
+    type Keys = Halves;
+
+    #[inline(always)]
+    fn words(q: &[f32], scale: f32, to: &mut [f32]) {
+        for (q, to) in q.chunks(PAIRS).zip(to.chunks_mut(LANES)) {
+            let mut lines = [[0.0; LANES]; 2];
+            lines.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
+            let rounded = S::round_bf16(S::load(&lines[0]), S::load(&lines[1]));
+            for (to, pair) in to.iter_mut().zip(rounded.as_chunks::<2>().0) {
+                *to = f32::from_bits(u32::from(pair[0]) | u32::from(pair[1]) << 16);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn weights<const N: usize>(weights: &[[S::F; 2]; N], to: &mut [Line]) -> [S::F; N] {
+        let mut sums = [S::splat(0.0); N];
+        for (i, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate().take(N) {
+            let rounded = S::round_bf16(weights[i][0], weights[i][1]);
+            *to[0].u16s_mut() = rounded;
+            let halves: &[[u16; LANES]] = rounded.as_chunks().0;
+            sums[i] = S::add(S::load_bf16(&halves[0]), S::load_bf16(&halves[1]));
+        }
+        sums
     }
 }

@@ -15,8 +15,6 @@ pub(in super::super) trait Factors<S: Simd> {
     fn splat(word: f32) -> Self::Word;
     /// Part `part` of 16 words.
     fn load(line: &Line, part: usize) -> Self::Word;
-    /// The same sum in every lane.
-    fn start(sum: f32) -> Self::Sum;
     /// Sums that go on from these, or from 0 where they are scaled at their end.
     fn resume(sums: S::Part) -> Self::Sum;
     /// Adds the products of all numbers of the words.
@@ -29,11 +27,6 @@ pub(in super::super) trait Factors<S: Simd> {
 macro_rules! sums_of_floats {
     () => {
         type Sum = S::Part;
-
-        #[inline(always)]
-        fn start(sum: f32) -> S::Part {
-            S::splat_part(sum)
-        }
 
         #[inline(always)]
         fn resume(sums: S::Part) -> S::Part {
@@ -97,7 +90,7 @@ impl<S: Simd> Factors<S> for Halves {
     }
 }
 
-/// Four bytes of a key or a weight, and four integers of a query or a value; sums start from the bits of an integer.
+/// Four bytes of a weight, and four integers of a value.
 pub(in super::super) struct Bytes;
 
 impl<S: Simd> Factors<S> for Bytes {
@@ -113,11 +106,6 @@ impl<S: Simd> Factors<S> for Bytes {
     #[inline(always)]
     fn load(line: &Line, _part: usize) -> S::I {
         S::load_bits(&line.0)
-    }
-
-    #[inline(always)]
-    fn start(sum: f32) -> S::I {
-        S::splat_i32(sum.to_bits() as i32)
     }
 
     #[inline(always)]

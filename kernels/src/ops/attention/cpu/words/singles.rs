@@ -1,8 +1,11 @@
 //! f32, widened from what is stored.
 
-use super::{Floats, PAIRS, WeightWords, Words, rows_of};
+use super::columns::{self, Columns};
+use super::{Floats, PAIRS, Words, rows_of};
 use crate::blocks::kv_format::{Bf16, F32, KvFormat};
-use crate::ops::attention::cpu::tile::{TILE, TokenRows};
+use crate::ops::attention::cpu::Parts;
+use crate::ops::attention::cpu::queries::{Queries, Weights};
+use crate::ops::attention::cpu::tile::{Gathered, TILE, TokenRows};
 use crate::simd::{LANES, Line, Simd, Square};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -48,10 +51,10 @@ pub(in super::super) trait Widen: KvFormat {
 
 impl<S: Simd, D: Widen> Words<S> for Singles<D> {
     type Element = D::Element;
-    type Keys = Floats;
     type Values = Floats;
     const FEW: usize = usize::MAX;
     const SQUARES: usize = D::SQUARES;
+    const SQUARE_DIMS: usize = LANES;
     const ASKS_NEAR: bool = D::ASKS_NEAR;
 
     #[inline(always)]
@@ -92,25 +95,50 @@ impl<S: Simd, D: Widen> Words<S> for Singles<D> {
     }
 
     #[inline(always)]
-    fn query(q: &[f32], scale: f32, to: &mut [f32]) {
+    fn query(q: &[f32], scale: f32, query: usize, all: &mut [MaybeUninit<Line>]) {
+        columns::query::<S, Self>(q, scale, query, all);
+    }
+
+    #[inline(always)]
+    fn weigh_each<const N: usize>(
+        seen: &mut Queries<'_>,
+        at: usize,
+        parts: Option<&Parts>,
+        tile: &mut Gathered<'_, '_, Self::Element>,
+        weights: &mut Weights,
+    ) {
+        columns::weigh::<S, Self, N>(seen, at, parts, tile, weights);
+    }
+
+    #[inline(always)]
+    fn weight(query: usize, _block: usize, word: usize) -> usize {
+        columns::weight(query, word)
+    }
+
+    #[inline(always)]
+    fn dims(sums: &[Line], out: &mut [f32]) {
+        D::dims(sums, out);
+    }
+}
+
+impl<S: Simd, D: Widen> Columns<S> for Singles<D> {
+    type Keys = Floats;
+
+    #[inline(always)]
+    fn words(q: &[f32], scale: f32, to: &mut [f32]) {
         to.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
     }
 
     #[inline(always)]
-    fn weights<const N: usize>(weights: &[[S::F; 2]; N], _scales: &[Line], to: &mut [WeightWords]) -> [S::F; N] {
+    fn weights<const N: usize>(weights: &[[S::F; 2]; N], to: &mut [Line]) -> [S::F; N] {
         let mut sums = [S::splat(0.0); N];
-        for (i, to) in to.iter_mut().enumerate().take(N) {
+        for (i, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate().take(N) {
             let [low, high] = weights[i];
             S::store(low, &mut to[0].0);
             S::store(high, &mut to[1].0);
             sums[i] = S::add(low, high);
         }
         sums
-    }
-
-    #[inline(always)]
-    fn dims(sums: &[Line], out: &mut [f32]) {
-        D::dims(sums, out);
     }
 }
 
