@@ -325,20 +325,8 @@ impl HeadLines {
     /// Calls `f` with the next lines, as many as so many keys and values fill, or all that are left.
     #[inline(always)]
     pub fn advance(&mut self, rows: usize, f: impl Fn(*const u8)) {
-        for _ in 0..self.a_row {
-            let next = self.at.wrapping_add(rows * LINE);
-            if next > self.end {
-                return self.rest(f);
-            }
-            (0..rows).for_each(|line| f(self.at.wrapping_add(line * LINE)));
-            self.at = next;
-        }
-    }
-
-    /// Calls `f` with all lines that are left.
-    #[inline(always)]
-    pub fn rest(&mut self, f: impl Fn(*const u8)) {
-        while self.at < self.end {
+        let end = self.at.wrapping_add(rows * self.a_row * LINE).min(self.end);
+        while self.at < end {
             f(self.at);
             self.at = self.at.wrapping_add(LINE);
         }

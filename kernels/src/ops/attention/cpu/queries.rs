@@ -106,7 +106,7 @@ impl<'a> Queries<'a> {
             Values::Stored(_) if N > W::FEW => unreachable!("only few queries read values as they are stored"),
             Values::Stored(values) => self.add_values::<S, W, _, N>(at, weights, words, values, &mut tile.next),
         }
-        tile.next.ask_rest::<S>();
+        tile.next.ask_far::<S>(2 * TILE);
         N
     }
 

@@ -1,7 +1,7 @@
 //! The keys and values of 32 attended tokens, for vectors and all queries that share them.
 //!
-//! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys are laid with their
-//! tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
+//! Tokens behind a list's end are its last one again; what is not attended to gets no weight. Keys of floats are laid with
+//! their tokens in the lanes, so that scores need no horizontal sum and one loaded vector serves several queries; values stay
 //! token by token, or pair by pair. f32 and bf16 values are read where they lie: 8 queries and 520 cached f32 tokens take
 //! two thirds of the time on a Xeon, 16 queries and 1,040 bf16 ones three quarters. Pairs and quads are made where they are
 //! used for one group of queries, and once for more.
@@ -130,15 +130,6 @@ impl<'a, E: Plain> Next<'a, E> {
     #[inline(always)]
     pub fn ask_far<S: Simd>(&mut self, rows: usize) {
         self.far.ask(rows, |address| S::prefetch_far(address));
-    }
-
-    /// Asks for all that is left of it.
-    #[inline(always)]
-    pub fn ask_rest<S: Simd>(&mut self) {
-        match &mut self.far.lines {
-            Some(lines) => lines.rest(|address| S::prefetch_far(address)),
-            None => self.ask_far::<S>(2 * TILE),
-        }
     }
 
     /// Asks for the key and the value of one more token of the next tile.

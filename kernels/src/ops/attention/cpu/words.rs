@@ -46,9 +46,9 @@ pub(super) trait Words<S: Simd> {
     const SCALED: bool = false;
     /// Squares of keys that are laid at once.
     const SQUARES: usize = 1;
-    /// Dimensions of a square of keys, or of as many bytes of a key where they are not laid.
+    /// Dimensions of a square of keys.
     const SQUARE_DIMS: usize;
-    /// Whether keys are laid with their tokens in the lanes.
+    /// Whether keys are laid with their tokens in the lanes, and not read as they are stored.
     const LAID: bool = true;
     /// Whether the next tile is asked for into the first-level cache, too. One row over 8,192 bf16 tokens takes 0.9 of the time
     /// with it on a Xeon; 8 rows over 520 cached ones take 1.3 times as long where they are f32.
@@ -77,7 +77,7 @@ pub(super) trait Words<S: Simd> {
         lines: (usize, usize),
         part: usize,
     ) -> <Self::Values as Factors<S>>::Word;
-    /// Writes the words of query `query` times `scale` among those of all, [`QUERY_LINES`] for each. Called by ascending query.
+    /// Writes the words of query `query` times `scale` among those of all, `QUERY_LINES` for each. Called by ascending query.
     fn query(q: &[f32], scale: f32, query: usize, all: &mut [MaybeUninit<Line>]);
     /// How many of the queries from `at` on, of those before `end`, take in a tile at once.
     #[inline(always)]
