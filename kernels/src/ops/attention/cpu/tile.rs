@@ -53,6 +53,8 @@ pub(super) struct Gathered<'t, 'a, E> {
     pub key_rows: TokenRows<'t, E>,
     pub value_rows: TokenRows<'t, E>,
     pub values: Values<'t, E>,
+    /// Whether no queries have taken it in.
+    pub fresh: bool,
     pub next: Next<'a, E>,
 }
 
@@ -285,7 +287,7 @@ impl<'a, E: Plain> Tile<'a, E> {
         let (low, high) = unsafe { keys.written() }.split_at(TILE / 2 * squares);
         let keys = [low, high];
         if !keeps {
-            return Gathered { keys, key_rows, value_rows, values: Values::Stored(value_rows), next };
+            return Gathered { keys, key_rows, value_rows, values: Values::Stored(value_rows), fresh: true, next };
         }
         if part.len() < TILE {
             values.zeroed();
@@ -299,6 +301,6 @@ impl<'a, E: Plain> Tile<'a, E> {
         }
         // SAFETY: as for the keys.
         let kept = Kept { lines: unsafe { values.written() }, stride: lines };
-        Gathered { keys, key_rows, value_rows, values: Values::Kept(kept), next }
+        Gathered { keys, key_rows, value_rows, values: Values::Kept(kept), fresh: true, next }
     }
 }

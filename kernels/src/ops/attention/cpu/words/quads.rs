@@ -159,10 +159,16 @@ fn weigh<S: Simd, const G: usize>(
     let mut greater = score::<S, G>(seen, first, tile, weights);
     if let Some(parts) = parts {
         for g in 0..G {
-            greater[g] = within::<S>(&mut weights.scores[g * FOURS..][..FOURS], |lane| {
+            let mut of_lanes = [const { 0..0 }; FOUR];
+            for (lane, part) in of_lanes.iter_mut().enumerate() {
                 let query = (first + g) * FOUR + lane;
-                if queries.contains(&query) { parts[query / seen.group].clone() } else { 0..0 }
-            });
+                if queries.contains(&query) {
+                    *part = parts[query / seen.group].clone();
+                }
+            }
+            if of_lanes.iter().any(|part| *part != (0..TILE)) {
+                greater[g] = within::<S>(&mut weights.scores[g * FOURS..][..FOURS], &of_lanes);
+            }
         }
     }
     weights.fade = false;
@@ -235,6 +241,7 @@ fn score<S: Simd, const G: usize>(
             // SAFETY: by the assertion, there are such lines of these queries, and `Words::query` wrote them.
             queries[g] = unsafe { &*seen.q.as_ptr().add(at + g * FOUR * QUERY_LINES).cast() };
         }
+        let key_scales = &mut weights.key_scales[2 * chunk * FOURS..][..2 * FOURS];
         let value_scales = &mut weights.value_scales[2 * chunk * FOURS..][..2 * FOURS];
         // Of the last chunk, whose scores are whole.
         greatest = [S::splat(f32::NEG_INFINITY); G];
@@ -254,9 +261,19 @@ fn score<S: Simd, const G: usize>(
                 }
                 S::add_spread(&mut sums, &keys, word, words);
             }
-            let of_keys = scales::<S>(&tile.key_rows, four, start);
-            for (block, scales) in scales::<S>(&tile.value_rows, four, start).into_iter().enumerate() {
-                S::store(scales, &mut value_scales[block * FOURS + four].0);
+            // Once for all queries that share the tile.
+            let mut of_keys = [S::splat(0.0); 2];
+            if tile.fresh {
+                of_keys = scales::<S>(&tile.key_rows, four, start);
+                let of_values = scales::<S>(&tile.value_rows, four, start);
+                for block in 0..2 {
+                    S::store(of_keys[block], &mut key_scales[block * FOURS + four].0);
+                    S::store(of_values[block], &mut value_scales[block * FOURS + four].0);
+                }
+            } else {
+                for block in 0..2 {
+                    of_keys[block] = S::load(&key_scales[block * FOURS + four].0);
+                }
             }
             for g in 0..G {
                 // The blocks of two tokens, each of which has two quarters, then those of the next two.
@@ -276,6 +293,7 @@ fn score<S: Simd, const G: usize>(
             tile.next.ask_far::<S>(FOUR);
         }
     }
+    tile.fresh = false;
     greatest
 }
 
@@ -309,14 +327,13 @@ fn key<S: Simd>(keys: &TokenRows<'_, u8>, token: usize, start: usize) -> S::I {
     S::load_bytes(&bytes)
 }
 
-/// Leaves of queries' scores with four tokens a line those with tokens that are in the part of the query of a lane, and makes
-/// the others those of nothing. Returns the greatest by lane.
+/// Leaves of four queries' scores with four tokens a line those with tokens that are in the query's part, and makes the others
+/// those of nothing. Returns the greatest by lane.
 #[inline(always)]
-fn within<S: Simd>(scores: &mut [Line], part: impl Fn(usize) -> Range<usize>) -> S::F {
+fn within<S: Simd>(scores: &mut [Line], parts: &[Range<usize>; FOUR]) -> S::F {
     let (mut starts, mut ends) = ([0.0; LANES], [0.0; LANES]);
     for lane in 0..LANES {
-        let part = part(lane % FOUR);
-        (starts[lane], ends[lane]) = (part.start as f32, part.end as f32);
+        (starts[lane], ends[lane]) = (parts[lane % FOUR].start as f32, parts[lane % FOUR].end as f32);
     }
     let (starts, ends, nothing) = (S::load(&starts), S::load(&ends), S::splat(f32::NEG_INFINITY));
     let mut greatest = nothing;
