@@ -133,6 +133,7 @@ impl<'a> AttendBlock<'a> {
     fn attend<S: Simd, W: Words<S>>(self) {
         let count = self.queries();
         let mut tile = Tile::new::<S, W>(&self, count);
+        // Words of four queries may share lines.
         let mut q = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count.next_multiple_of(4) * QUERY_LINES);
         let mut sums = Scratch::<{ MAX_GROUP * QUERY_LINES }>::new(count * QUERY_LINES);
         let mut totals = Scratch::<MAX_GROUP>::new(count);

@@ -173,7 +173,7 @@ impl<'a> Queries<'a> {
         values: &V,
         next: &mut Next<'_, W::Element>,
     ) -> usize {
-        assert!(words.end <= TILE / 2);
+        assert!(2 * words.end * W::Values::NUMBERS <= TILE);
         values.check(2 * words.end, line + B - 1);
         let block = |b: usize| if W::SCALED { line / 2 + b / 2 } else { 0 };
         let skipped = W::skipped(at);
@@ -204,7 +204,7 @@ impl<'a> Queries<'a> {
                 for i in 0..N {
                     for b in 0..B {
                         let at = W::weight(i, block(b), word) + skipped;
-                        // SAFETY: by the assertion, the word is one of the tile's 32 at most, and the block one of a head's.
+                        // SAFETY: by the assertion, the word is one of the tile's, and the block one of a head's.
                         let weight = W::Values::splat(unsafe { *floats(&weights.words).get_unchecked(at) });
                         for part in FROM..TO {
                             sums[i][b][part] = W::Values::add_product(weight, loaded[b][part], sums[i][b][part]);

@@ -41,7 +41,7 @@ pub(super) fn weight(query: usize, word: usize) -> usize {
     2 * query * LANES + word
 }
 
-/// As [`Words::weigh`].
+/// As [`Words::weigh_each`].
 #[inline(always)]
 pub(super) fn weigh<S: Simd, W: Columns<S>, const N: usize>(
     seen: &mut Queries<'_>,
