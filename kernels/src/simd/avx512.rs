@@ -144,7 +144,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn select_less(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
         // SAFETY: AVX-512 as above.
-        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), x, y) }
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
     }
     #[inline(always)]
     fn load_bf16(from: &[u16; LANES]) -> __m512 {

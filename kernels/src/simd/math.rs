@@ -32,18 +32,18 @@ pub(crate) fn exp<S: Simd>(x: S::F) -> S::F {
     S::select_less(x, S::splat(EXP_MIN), S::splat(0.0), S::scale_by_exponent(e, n))
 }
 
-/// 2^x for x <= 0; 0 below [`EXP2_MIN`]; unspecified for NaN.
+/// 2^x for x <= 0; 0 up to [`EXP2_MIN`], and for NaN.
 #[expect(clippy::approx_constant, reason = "fitted with the others, and not quite ln 2")]
 #[inline(always)]
 pub(crate) fn exp2_of_negative<S: Simd>(x: S::F) -> S::F {
-    let clamped = S::max(x, S::splat(EXP2_MIN));
-    let n = S::round(clamped);
-    let r = S::sub(clamped, n);
+    let n = S::round(x);
+    let r = S::sub(x, n);
     let mut p = S::splat(1.326_472_7e-3);
     for coefficient in [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, 0.693_147, 1.0] {
         p = S::fma(p, r, S::splat(coefficient));
     }
-    S::select_less(x, S::splat(EXP2_MIN), S::splat(0.0), S::scale_by_exponent(p, n))
+    // Where x is less, n may be no exponent, and p NaN.
+    S::select_less(S::splat(EXP2_MIN), x, S::scale_by_exponent(p, n), S::splat(0.0))
 }
 
 /// x / (1 + e^-x), also called swish.

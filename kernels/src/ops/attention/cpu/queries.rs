@@ -253,6 +253,8 @@ pub(super) struct Weights {
     pub words: [Line; WEIGHT_LINES],
     /// What these are times, where words are scaled.
     pub scales: [Line; 2 * MOST_BLOCKS],
+    /// The inverse of that: what the weights were times to be words.
+    pub raised: [Line; 2 * MOST_BLOCKS],
     /// Scales of the tile's keys and values, of four tokens a line, block by block, where they have any.
     pub key_scales: [Line; MOST_BLOCKS * TILE / 4],
     pub value_scales: [Line; MOST_BLOCKS * TILE / 4],
@@ -272,6 +274,7 @@ impl Weights {
             scores: [zero; 2 * MOST_QUERIES],
             words: [zero; WEIGHT_LINES],
             scales: [zero; 2 * MOST_BLOCKS],
+            raised: [zero; 2 * MOST_BLOCKS],
             key_scales: [zero; MOST_BLOCKS * TILE / 4],
             value_scales: [zero; MOST_BLOCKS * TILE / 4],
             faded: [zero; 2],

@@ -7,7 +7,7 @@
 //! not attended to adds it with weight 0: exactly nothing, as long as its value is finite.
 //! With [`Quads`], for q8_0, it is four integers: neighbouring dimensions of a key, or one dimension of four neighbouring
 //! tokens' values. 32 dimensions of a query are rounded to int8, and 32 tokens' weights times their values' scales to bytes, of
-//! which the greatest is 255: about as coarsely as keys and values were when they were stored. Sums of products are exact, so
+//! which the greatest is 220 to 255: about as coarsely as keys and values were when they were stored. Sums of products are exact, so
 //! all levels have the same bits; they are scaled once for 32 dimensions of a key or 32 tokens' values. A token that is not
 //! attended to has a weight of 0 there as well, so what the others' are rounded to is no matter of their pass.
 

@@ -9,9 +9,10 @@
 use super::{Bytes, Factors, PAIRS, Pairs, Words, tokens_of};
 use crate::ops::attention::cpu::queries::{Queries, Weights};
 use crate::ops::attention::cpu::tile::{Gathered, TILE, TokenRows};
-use crate::ops::attention::cpu::{Parts, QUERY_LINES, zeroed};
+use crate::ops::attention::cpu::{MOST_BLOCKS, Parts, QUERY_LINES, zeroed};
 use crate::simd::int8::{BLOCK, QUAD, QUADS};
 use crate::simd::{LANES, Line, Simd, exp2_of_negative};
+use std::f32::consts::LN_2;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -23,10 +24,12 @@ const FOURS: usize = TILE / FOUR;
 const DIMS: usize = 4 * LANES;
 /// Lines of four queries for 64 dimensions: of their words, of where sums start, and of their scales.
 const CHUNK: usize = FOUR + 1 + DIMS / BLOCK;
-/// Greatest weight, as a byte.
-const MOST: f32 = 255.0;
-/// Least of what the greatest weight stands for, so that its inverse is finite.
-const LEAST: f32 = 1e-30;
+/// log2 of the greatest byte, rounded down.
+const MOST: f32 = 7.9943;
+/// log2 of a number is the integer of its bits times 2^-23, plus at most this: log2(1 + x) - x is at most 0.08607.
+const BITS_BELOW: f32 = 0.0861 - 127.0;
+/// Greatest exponent of what weights are times, so that its inverse is finite.
+const MOST_RAISED: f32 = 100.0;
 
 /// `q8_0` multiplied as integers.
 pub(in super::super) struct Quads;
@@ -171,56 +174,83 @@ fn weigh<S: Simd, const G: usize>(
             }
         }
     }
-    weights.fade = false;
+    let mut before = [S::splat(0.0); G];
+    let mut now = before;
     for g in 0..G {
         let Line(greatest) = &mut seen.greatest[first + g];
-        let before = S::load(greatest);
-        let now = S::max(S::greatest_of_fours(greater[g]), before);
-        S::store(now, greatest);
-        let mut powers = [now; FOURS];
+        before[g] = S::load(greatest);
+        now[g] = S::max(S::greatest_of_fours(greater[g]), before[g]);
+        S::store(now[g], greatest);
+    }
+    let blocks = seen.lines / 2;
+    assert!(blocks <= MOST_BLOCKS);
+    for block in 0..blocks {
+        raise::<S, G>(&now, block, weights);
+    }
+    let mut powers = [[S::splat(0.0); FOURS]; G];
+    let mut sums = [S::splat(0.0); G];
+    for g in 0..G {
         for i in 0..FOURS {
-            powers[i] = exp2_of_negative::<S>(S::sub(S::load(&weights.scores[g * FOURS + i].0), now));
+            let score = S::load(&weights.scores[g * FOURS + i].0);
+            powers[g][i] = exp2_of_negative::<S>(S::sub(score, now[g]));
+            sums[g] = S::add(sums[g], powers[g][i]);
         }
+    }
+    for block in 0..blocks {
+        let scales = &weights.value_scales.as_chunks::<FOURS>().0[block];
+        for g in 0..G {
+            let raised = S::load(&weights.raised[2 * block + g].0);
+            for half in 0..2 {
+                let mut scaled = [raised; FOUR];
+                for i in 0..FOUR {
+                    let four = half * FOUR + i;
+                    scaled[i] = S::mul(powers[g][four], S::mul(S::load(&scales[four].0), raised));
+                }
+                weights.words[4 * block + 2 * g + half] = S::bytes_of_fours(scaled);
+            }
+        }
+    }
+    weights.fade = false;
+    for g in 0..G {
         let Line(total) = &mut seen.totals[first + g];
         let mut sum = S::load(total);
         let mut faded = S::splat(1.0);
-        if S::any_less(before, now) {
+        if S::any_less(before[g], now[g]) {
             weights.fade = true;
-            faded = exp2_of_negative::<S>(S::sub(before, now));
+            faded = exp2_of_negative::<S>(S::sub(before[g], now[g]));
             sum = S::mul(sum, faded);
         }
         S::store(faded, &mut weights.faded[g].0);
-        S::store(S::add(sum, all::<S>(powers, S::add)), total);
-        for block in 0..seen.lines / 2 {
-            let mut scaled = powers;
-            for i in 0..FOURS {
-                scaled[i] = S::mul(powers[i], S::load(&weights.value_scales[block * FOURS + i].0));
-            }
-            let most = S::max(S::greatest_of_fours(all::<S>(scaled, S::max)), S::splat(LEAST));
-            S::store(S::mul(most, S::splat(1.0 / MOST)), &mut weights.scales[2 * block + g].0);
-            let up = S::div(S::splat(MOST), most);
-            for i in 0..FOURS {
-                scaled[i] = S::mul(scaled[i], up);
-            }
-            let words = &mut weights.words[4 * block + 2 * g..][..2];
-            for (words, scaled) in words.iter_mut().zip(scaled.as_chunks().0) {
-                *words = S::bytes_of_fours(*scaled);
-            }
-        }
+        S::store(S::add(sum, sums[g]), total);
     }
 }
 
-/// Halves of the vectors with each other, until there is one.
+/// Finds what the weights of G fours of queries times their values' scales are times in a block of dimensions, so that none is
+/// above 255, and the inverse; `now` are the greatest scores.
+///
+/// A weight times its scale is a power of 2 of which the bound is known from the score and the scale's bits, a few percent too
+/// great, before any power is: so no product waits for the greatest one. 8 rows over 8,192 tokens take 0.95 of the time on Zen 5.
 #[inline(always)]
-fn all<S: Simd>(mut vectors: [S::F; FOURS], with: impl Fn(S::F, S::F) -> S::F) -> S::F {
-    let mut left = FOURS / 2;
-    while left > 0 {
-        for i in 0..left {
-            vectors[i] = with(vectors[i], vectors[i + left]);
+fn raise<S: Simd, const G: usize>(now: &[S::F; G], block: usize, weights: &mut Weights) {
+    let scales = &weights.value_scales.as_chunks::<FOURS>().0[block];
+    let mut bounds = [S::splat(f32::NEG_INFINITY); G];
+    for i in 0..FOURS {
+        let bits = S::from_i32(S::load_bits(&scales[i].0));
+        for g in 0..G {
+            let score = S::load(&weights.scores[g * FOURS + i].0);
+            bounds[g] = S::max(S::fma(bits, S::splat(1.0 / (1 << 23) as f32), score), bounds[g]);
         }
-        left /= 2;
     }
-    vectors[0]
+    for g in 0..G {
+        let exponent = S::sub(S::add(now[g], S::splat(MOST - BITS_BELOW)), S::greatest_of_fours(bounds[g]));
+        let exponent = S::min(exponent, S::splat(MOST_RAISED));
+        // A power of 2 is nowhere less than its tangent.
+        let whole = S::round(exponent);
+        let tangent = S::fma(S::sub(exponent, whole), S::splat(LN_2), S::splat(1.0));
+        let raised = S::scale_by_exponent(tangent, whole);
+        S::store(raised, &mut weights.raised[2 * block + g].0);
+        S::store(S::div(S::splat(1.0), raised), &mut weights.scales[2 * block + g].0);
+    }
 }
 
 /// Scores of G fours of queries from four `first` on with the keys of a tile, and the greatest by lane. Finds the scales of the
