@@ -99,7 +99,7 @@ pub(crate) trait Simd: int8::Int8 + Sized {
     fn min(a: Self::F, b: Self::F) -> Self::F;
     /// To the nearest integer, ties to even.
     fn round(a: Self::F) -> Self::F;
-    /// `a * 2^n` for integral `n` in [-126, 127] and a result that is not subnormal.
+    /// `a * 2^n` for integral `n` in [-126, 127] and a result that is not subnormal; unspecified for others.
     fn scale_by_exponent(a: Self::F, n: Self::F) -> Self::F;
     /// `x` where `a < b`, else `y`.
     fn select_less(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;

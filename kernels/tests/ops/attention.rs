@@ -179,6 +179,29 @@ fn attention_rounds_q8_0_about_as_much_as_storing_it_did() {
     }
 }
 
+/// Scores so large that a float has no bits left for anything beside them: all of the weight is the greatest's.
+#[test]
+fn huge_scores_leave_the_greatest_alone() {
+    let shape = AttentionShape::new(1, 1, 64).unwrap();
+    let mut key = vec![0.0; 64];
+    for dtype in [KvDtype::F32, KvDtype::Bf16, KvDtype::Q8_0] {
+        let mut kv = KvStore::new(KvShape { layers: 1, heads: 1, head_dim: 64, dtype }, NUM_SLOTS);
+        for slot in 0..40 {
+            key.fill(if slot == 7 { 1.0 } else { 0.5 });
+            let value = [if slot == 7 { 3.0 } else { 100.0 }; 64];
+            kv.view_mut().write(&Exec::portable_single(), 0, &[slot], &key, &value);
+        }
+        let context: Vec<u32> = (0..39).collect();
+        let seqs = [AttentionSeq { context: &context, rows: 0..1, new_slots: &[39], tree: None }];
+        for sharpness in [1e4, 1e6, 1e8, 1e12] {
+            for exec in levels() {
+                let got = run(&exec, &shape, &[sharpness; 64], &mut kv, &seqs);
+                assert!(got.iter().all(|got| (got - 3.0).abs() < 0.03), "{exec:?} {dtype:?} {sharpness}: {}", got[0]);
+            }
+        }
+    }
+}
+
 /// The rows of a prefill of 70, in chunks of any size, have the bits of the whole.
 #[test]
 fn rows_do_not_depend_on_their_chunk() {
