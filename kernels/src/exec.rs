@@ -5,7 +5,7 @@
 //! variant of [`Device`]; no op hides where it runs.
 
 use crate::error::KernelError;
-use crate::pool::{Inline, Parallel, ThreadPool};
+use crate::pool::{Apart, Inline, Parallel, ThreadPool};
 use crate::profile::{Op, Profile, Timer};
 use crate::simd::SimdLevel;
 use std::fmt;
@@ -106,14 +106,11 @@ impl Exec {
             return self.pool.run(tasks, task);
         }
         let bound = |stretch: usize| tasks * stretch / stretches;
-        let next = [const { AtomicUsize::new(0) }; MOST_STRETCHES];
-        for (stretch, next) in next[..stretches].iter().enumerate() {
-            next.store(bound(stretch), Ordering::Relaxed);
-        }
+        let next: [_; MOST_STRETCHES] = std::array::from_fn(|stretch| Apart(AtomicUsize::new(bound(stretch))));
         self.pool.run(stretches, &|own| {
             for stretch in (own..stretches).chain(0..own) {
                 loop {
-                    let index = next[stretch].fetch_add(1, Ordering::Relaxed);
+                    let index = next[stretch].0.fetch_add(1, Ordering::Relaxed);
                     if index >= bound(stretch + 1) {
                         break;
                     }

@@ -65,20 +65,27 @@ struct Region {
     tasks: usize,
 }
 
+/// Alone in its cache lines, of which some processors fetch two at once: whoever changes what lies beside it takes them away
+/// from all other cores.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub T);
+
 #[derive(Default)]
 struct Shared {
-    region: UnsafeCell<Option<Region>>,
+    /// What only a caller changes.
+    region: Apart<UnsafeCell<Option<Region>>>,
     /// A caller has the pool.
     busy: AtomicBool,
     /// `region` may be entered.
     open: AtomicBool,
-    /// Workers between entering and leaving.
-    inside: AtomicUsize,
-    /// Next task to claim.
-    next: AtomicUsize,
     /// Counts regions, so that a worker enters each at most once.
     generation: AtomicUsize,
-    sleepers: AtomicUsize,
+    /// Workers between entering and leaving.
+    inside: Apart<AtomicUsize>,
+    /// Next task to claim.
+    next: Apart<AtomicUsize>,
+    sleepers: Apart<AtomicUsize>,
     /// The core on which the last caller woke sleepers.
     waking_core: AtomicI32,
     caller_sleeps: AtomicBool,
@@ -174,13 +181,13 @@ impl Shared {
         // closes the region and waits until nobody is inside.
         let task = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
         let region = Region { task, tasks };
-        self.next.store(0, Ordering::Relaxed);
+        self.next.0.store(0, Ordering::Relaxed);
         // SAFETY: this caller holds `busy`, the region is closed, and the last caller left with `inside` at 0; a
         // worker that enters now sees `open` false and does not read.
-        unsafe { *self.region.get() = Some(region) };
+        unsafe { *self.region.0.get() = Some(region) };
         self.open.store(true, Ordering::SeqCst);
         self.generation.fetch_add(1, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.0.load(Ordering::SeqCst) > 0 {
             self.waking_core.store(current_core(), Ordering::Relaxed);
             drop(self.lock_sleep());
             self.wake.notify_all();
@@ -193,7 +200,7 @@ impl Shared {
 
     fn claim_tasks(&self, region: Region) {
         loop {
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let index = self.next.0.fetch_add(1, Ordering::Relaxed);
             if index >= region.tasks {
                 return;
             }
@@ -207,12 +214,12 @@ impl Shared {
     }
 
     fn wait_until_empty(&self) {
-        if spin_until(|| self.inside.load(Ordering::SeqCst) == 0) {
+        if spin_until(|| self.inside.0.load(Ordering::SeqCst) == 0) {
             return;
         }
         self.caller_sleeps.store(true, Ordering::SeqCst);
         let mut guard = self.lock_sleep();
-        while self.inside.load(Ordering::SeqCst) != 0 {
+        while self.inside.0.load(Ordering::SeqCst) != 0 {
             guard = self.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.caller_sleeps.store(false, Ordering::SeqCst);
@@ -226,14 +233,14 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            self.inside.fetch_add(1, Ordering::SeqCst);
+            self.inside.0.fetch_add(1, Ordering::SeqCst);
             if self.open.load(Ordering::SeqCst) {
                 // SAFETY: counted in before `open` was seen, so the caller waits before it writes again.
-                if let Some(region) = unsafe { *self.region.get() } {
+                if let Some(region) = unsafe { *self.region.0.get() } {
                     self.claim_tasks(region);
                 }
             }
-            if self.inside.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
+            if self.inside.0.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
                 drop(self.lock_sleep());
                 self.done.notify_all();
             }
@@ -243,11 +250,11 @@ impl Shared {
     fn wait_for_generation(&self, seen: usize) -> usize {
         if !spin_until(|| self.generation.load(Ordering::SeqCst) != seen) {
             let mut guard = self.lock_sleep();
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            self.sleepers.0.fetch_add(1, Ordering::SeqCst);
             while self.generation.load(Ordering::SeqCst) == seen {
                 guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
             drop(guard);
             leave_core(self.waking_core.load(Ordering::Relaxed));
         }
