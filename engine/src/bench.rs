@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foretoken_kernels::blocks::{KvDtype, KvStore, Linear};
-use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate};
+use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate, region_seconds};
 use foretoken_kernels::{AlignedFloats, Exec, Op, Profile, WeightDtype};
 use foretoken_plugin_api::{ForwardSequence, LogitRows, Slot, Token};
 use serde::Serialize;
@@ -53,6 +53,9 @@ pub struct Report {
     pub context: usize,
     /// Bytes per second at which the threads read memory, in 1e9.
     pub read_bandwidth_gb_s: f64,
+    /// Microseconds of a parallel region without work. On cores that share a third-level cache it is a fraction of a microsecond;
+    /// on others several times as long, and whatever one thread leaves to another takes as much longer.
+    pub region_us: f64,
     /// Bytes of weights that a pass with logits reads.
     pub weight_bytes: usize,
     /// Multiply-adds of a row.
@@ -210,21 +213,30 @@ struct Machine {
 impl Machine {
     fn ceilings(&self, exec: &Exec) -> Ceilings {
         let rate = |dtype: &WeightDtype| (dtype.to_string(), multiply_add_rate(exec, *dtype));
-        Ceilings { bandwidth: self.read.bytes_per_second(exec), rates: self.dtypes.iter().map(rate).collect() }
+        Ceilings {
+            bandwidth: self.read.bytes_per_second(exec),
+            rates: self.dtypes.iter().map(rate).collect(),
+            region: region_seconds(exec),
+        }
     }
 }
 
-/// Bytes, and multiply-adds by dtype, per second.
+/// Bytes, and multiply-adds by dtype, per second; seconds of an empty region.
 #[derive(Debug)]
 struct Ceilings {
     bandwidth: f64,
     rates: BTreeMap<String, f64>,
+    region: f64,
 }
 
 impl Ceilings {
     fn mean(&self, other: &Self) -> Self {
         let rates = self.rates.iter().map(|(dtype, rate)| (dtype.clone(), (rate + other.rates[dtype]) / 2.0));
-        Self { bandwidth: (self.bandwidth + other.bandwidth) / 2.0, rates: rates.collect() }
+        Self {
+            bandwidth: (self.bandwidth + other.bandwidth) / 2.0,
+            rates: rates.collect(),
+            region: (self.region + other.region) / 2.0,
+        }
     }
 
     /// Seconds of multiplying one row, by all weights and by the output projection alone.
@@ -274,6 +286,7 @@ fn report(samples: &[Round], decoder: &Decoder, options: Options) -> Report {
         dtype: main_dtype(decoder).to_string(),
         context: options.context,
         read_bandwidth_gb_s: over_rounds(&|round| bandwidth(&round.verify[&1]) / 1e9),
+        region_us: over_rounds(&|round| round.verify[&1].ceilings.region * 1e6),
         weight_bytes,
         multiply_adds: decoder.linears().map(elements).sum(),
         peak_gmac_s: dtypes(decoder).iter().map(|dtype| dtype.to_string()).map(|d| (d.clone(), peak(&d))).collect(),

@@ -166,7 +166,9 @@ fn bench_says_what_design_names() {
     let output =
         foretoken(&["bench", "--random-weights", "8.9m", "--set", "model.dtype=\"q4\"", "--rounds", "1", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    for field in ["read_bandwidth_gb_s", "weight_bytes", "decode_tok_s", "bandwidth_fraction", "prefill_tok_s"] {
+    let fields =
+        ["read_bandwidth_gb_s", "region_us", "weight_bytes", "decode_tok_s", "bandwidth_fraction", "prefill_tok_s"];
+    for field in fields {
         assert!(report[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {report}");
     }
     // 4.6 bits in the layers, 6.6 in the output projection.

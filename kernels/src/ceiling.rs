@@ -1,4 +1,5 @@
-//! What this machine could do at most: the rate at which its threads read memory, and at which they multiply.
+//! What this machine could do at most: the rate at which its threads read memory, and at which they multiply, and what it costs
+//! them to begin together.
 //!
 //! Measured and not looked up, because the figures of a data sheet say nothing about a shared or virtual machine, and
 //! in the same process and on the same threads as what is held against them.
@@ -20,6 +21,8 @@ const PART: usize = 1 << 20;
 const ROWS_AHEAD: usize = 32;
 /// Steps of a task of the multiplying test.
 const STEPS: usize = 200_000;
+/// Regions of [`region_seconds`].
+const REGIONS: u32 = 500;
 
 /// Memory to read, far more than the caches hold.
 pub struct ReadTest {
@@ -129,6 +132,14 @@ pub fn multiply_add_rate(exec: &Exec, dtype: WeightDtype) -> f64 {
     let per_step = if tiles { per_tile_step(dtype) } else { dispatch(exec.simd(), PerStep(dtype)) };
     let per_thread = per_step * STEPS;
     (per_thread * exec.threads()) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Seconds of a parallel region without work on all threads of `exec`, the mean of some hundreds: how long threads take to
+/// hand work to each other, which tells how far apart their cores are.
+pub fn region_seconds(exec: &Exec) -> f64 {
+    let start = Instant::now();
+    (0..REGIONS).for_each(|_| exec.pool().run(exec.threads(), &|_| {}));
+    start.elapsed().as_secs_f64() / f64::from(REGIONS)
 }
 
 /// k of a tile: as many as weights share a scale, or as fit.

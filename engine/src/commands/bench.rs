@@ -93,6 +93,7 @@ fn print(report: &Report) {
     for (dtype, rate) in &report.peak_gmac_s {
         println!("multiply-adds, {dtype:<8} {rate:8.1} G/s at most");
     }
+    println!("empty parallel region   {:8.2} us", report.region_us);
     if let Some(bytes) = report.peak_rss_bytes {
         println!("peak resident           {:8.3} GiB", gib(bytes as f64));
     }

@@ -1,9 +1,8 @@
 //! The machine the numbers belong to: its ceilings, the cost of a region, and the data to bench on.
 
-use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate};
+use foretoken_kernels::ceiling::{ReadTest, multiply_add_rate, region_seconds};
 use foretoken_kernels::{Exec, SharedBytes, Weight, WeightDtype, physical_cores};
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
 
 /// Bytes through which weights rotate, so that each is out of all caches when its turn comes again: a server's third level
 /// has 260 MiB.
@@ -63,13 +62,8 @@ pub fn ceilings() -> Ceilings {
         samples[samples.len() / 2]
     };
     let memory = ReadTest::new(ROTATION);
-    let region = || {
-        let start = Instant::now();
-        (0..1000).for_each(|_| exec.pool().run(exec.threads(), &|_| {}));
-        start.elapsed().as_secs_f64() / 1000.0
-    };
     let read = median(&|| memory.bytes_per_second(&exec));
     let rates = WeightDtype::ALL.map(|dtype| (dtype, median(&|| multiply_add_rate(&exec, dtype)))).into();
-    let region = median(&region);
+    let region = median(&|| region_seconds(&exec));
     Ceilings { exec, read, rates, region }
 }
