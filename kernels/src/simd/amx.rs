@@ -43,13 +43,6 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// Asks for the cache line at an address that is about to be written; any address will do.
-#[inline(always)]
-pub(crate) fn prefetch_write(address: *const u8) {
-    // SAFETY: a prefetch writes nothing and faults nowhere, and every processor with tiles has this one.
-    unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
-}
-
 /// Tiles of this thread, until they are dropped: all zero at first.
 pub(crate) struct Tiles(());
 

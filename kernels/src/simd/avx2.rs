@@ -332,6 +332,10 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
     #[inline(always)]
+    fn prefetch_write(address: *const u8) {
+        super::prefetch_write(address);
+    }
+    #[inline(always)]
     fn dot_half(acc: __m256, a: __m256, b: __m256) -> __m256 {
         Self::fma_part(a, b, acc)
     }

@@ -418,6 +418,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
     }
     #[inline(always)]
+    fn prefetch_write(address: *const u8) {
+        super::prefetch_write(address);
+    }
+    #[inline(always)]
     fn dot_half(acc: __m512, a: __m512, b: __m512) -> __m512 {
         if BF16 {
             // SAFETY: `BF16` is true only inside `run_bf16`, whose contract names the feature; both types are 64

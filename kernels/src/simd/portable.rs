@@ -174,6 +174,8 @@ impl Simd for Portable {
     #[inline(always)]
     fn prefetch_far(_address: *const u8) {}
     #[inline(always)]
+    fn prefetch_write(_address: *const u8) {}
+    #[inline(always)]
     fn dot_half(acc: Lanes, a: Lanes, b: Lanes) -> Lanes {
         Self::fma(a, b, acc)
     }

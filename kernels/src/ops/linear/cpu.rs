@@ -14,9 +14,12 @@ use super::PackedRows;
 use crate::blocks::Linear;
 use crate::quant::{BAND_ROWS, PANEL};
 use crate::shared::SharedMut;
-use crate::simd::{Kernel, LANES, Simd, SimdLevel, dispatch};
+use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch};
 use crate::weight::Arrangement;
 use std::ops::Range;
+
+/// Lines of a chunk of inputs that are asked for before a walk: those of a span of quantised weights.
+const FIRST_INPUT_LINES: usize = 132;
 
 /// A block of weight rows times all packed input rows.
 pub(super) struct WeightBlock<'a> {
@@ -59,6 +62,51 @@ impl WeightBlock<'_> {
         let Range { start, end } = self.rows;
         let bands = start / BAND_ROWS..end.div_ceil(BAND_ROWS);
         bands.map(move |band| start.max(band * BAND_ROWS)..end.min((band + 1) * BAND_ROWS))
+    }
+
+    /// Asks for the first lines of some chunks of inputs: other cores have packed a part of them, and one by one each would be
+    /// waited for.
+    #[inline(always)]
+    fn ask_for_inputs<S: Simd>(&self, chunks: Range<usize>) {
+        for line in chunks.flat_map(|chunk| self.x.chunk_lines(chunk).iter().take(FIRST_INPUT_LINES)) {
+            S::prefetch(std::ptr::from_ref(line).cast());
+        }
+    }
+
+    /// Asks for the lines that these input rows will write of a panel: they lie in the cache of a core that read them last.
+    #[inline(always)]
+    fn ask_for_output<S: Simd>(&self, inputs: Range<usize>, panel: usize) {
+        for n in inputs {
+            S::prefetch_write(self.out.address(n * self.linear.weight().rows() + panel * PANEL).cast());
+        }
+    }
+
+    /// Writes what the input rows from `first` on give for the 16 weight rows from `row` on, as many as the block has.
+    #[inline(always)]
+    fn put_lines<S: Simd>(&self, first: usize, row: usize, lines: &[Line]) {
+        let outs = self.linear.weight().rows();
+        if self.rows.end - row < PANEL {
+            for (n, line) in lines.iter().enumerate() {
+                self.put(first + n, row, &line.0);
+            }
+            return;
+        }
+        // SAFETY: these are rows of this task's block of weights, so these columns are its own.
+        let mut out = unsafe { self.out.columns(first * outs + row, lines.len(), outs, PANEL) };
+        let bias = self.linear.bias().and_then(|bias| bias[row..].first_chunk()).map(|bias| S::load(bias));
+        for line in lines {
+            // SAFETY: 16 of these columns of one of these rows.
+            let to = unsafe { &mut *out.cast::<[f32; LANES]>() };
+            out = out.wrapping_add(outs);
+            let mut sum = S::load(&line.0);
+            if let Some(bias) = bias {
+                sum = S::add(sum, bias);
+            }
+            if self.adds {
+                sum = S::add(sum, S::load(to));
+            }
+            S::store(sum, to);
+        }
     }
 
     /// Writes what input row `n` gives for the 16 weight rows from `row` on, as many as the block has.

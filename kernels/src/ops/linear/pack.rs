@@ -171,11 +171,17 @@ impl PackedRows {
         self.chunks.get(index)
     }
 
+    /// The lines of a chunk.
+    #[inline(always)]
+    pub(super) fn chunk_lines(&self, chunk: usize) -> &[Line] {
+        let rows = self.chunk(chunk);
+        &self.lines[rows.start * self.row_lines..rows.end * self.row_lines]
+    }
+
     /// The words of a chunk's N rows: for each block `words` and then `notes`, of each row.
     #[inline(always)]
     pub(super) fn words<const N: usize>(&self, chunk: usize) -> &[[i32; N]] {
-        let rows = self.chunk(chunk);
-        let lines = &self.lines[rows.start * self.row_lines..rows.end * self.row_lines];
+        let lines = self.chunk_lines(chunk);
         // SAFETY: a `Line` is 64 plain bytes, aligned beyond an i32, and any 4 bytes are an i32.
         let words = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<i32>(), lines.len() * LANES) };
         words.as_chunks().0
@@ -313,6 +319,10 @@ impl PackChunk<'_> {
         let words = layout.words();
         let per_block = words + notes_of(format);
         for (columns, out) in self.each::<N>(SUPER, per_block) {
+            // Other cores have read what was there.
+            for line in out.as_flattened().chunks(LANES) {
+                S::prefetch_write(line.as_ptr().cast());
+            }
             // Of all rows first: each row is one chain of instructions that wait for each other. 8 rows of q4_K take a quarter
             // less.
             let mut scales = [Scales::NONE; N];

@@ -71,12 +71,11 @@ impl WeightBlock<'_> {
                     }
                 }
                 let rows = column * COLUMN..self.rows.end.min((column + 1) * COLUMN);
-                for n in inputs.clone() {
-                    for (panel, row) in rows.clone().step_by(PANEL).enumerate() {
-                        // SAFETY: packed rows have columns, so there is a first stretch, which has set the sums of all
-                        // inputs of these chunks.
-                        self.put(n, row, unsafe { &sums[panel][n - inputs.start].assume_init_ref().0 });
-                    }
+                for (row, sums) in rows.step_by(PANEL).zip(&sums) {
+                    // SAFETY: packed rows have columns, so there is a first stretch, which has set the sums of all inputs of
+                    // these chunks.
+                    let lines = unsafe { sums[..inputs.len()].assume_init_ref() };
+                    self.put_lines::<S>(inputs.start, row, lines);
                 }
             }
         }

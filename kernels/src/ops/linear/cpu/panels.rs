@@ -261,6 +261,7 @@ impl WeightBlock<'_> {
     fn walk_format<S: Simd, T: PanelFormat<S, Q>, const Q: usize>(&self) {
         let together = ROWS / S::PANEL_ROWS;
         self.ask_for_first::<S>();
+        self.ask_for_inputs::<S>(0..self.x.chunks().min(together));
         for rows in self.bands() {
             for first in (0..self.x.chunks()).step_by(together) {
                 let chunks = first..self.x.chunks().min(first + together);
@@ -272,10 +273,9 @@ impl WeightBlock<'_> {
                     self.span::<S, T, Q>(panels.clone(), span, chunks.clone(), &mut sums);
                 }
                 for (row, sums) in rows.clone().step_by(PANEL).zip(&sums) {
-                    for (n, sums) in inputs.clone().zip(sums) {
-                        // SAFETY: the first span has set the sums of these inputs; packed rows have columns, so there is one.
-                        self.put(n, row, unsafe { &sums.assume_init_ref().0 });
-                    }
+                    // SAFETY: the first span has set the sums of these inputs; packed rows have columns, so there is one.
+                    let lines = unsafe { sums[..inputs.len()].assume_init_ref() };
+                    self.put_lines::<S>(inputs.start, row, lines);
                 }
             }
         }
@@ -292,7 +292,12 @@ impl WeightBlock<'_> {
     ) {
         let first = self.x.chunk(chunks.start).start;
         let weight = self.linear.weight().panels();
+        let inputs = first..self.x.chunk(chunks.end - 1).end;
+        let is_last = (span + 1) * SPAN * BLOCK >= self.linear.weight().cols();
         for (panel, sums) in panels.zip(sums) {
+            if is_last {
+                self.ask_for_output::<S>(inputs.clone(), panel);
+            }
             let panel = weight.panel(panel, span);
             for chunk in chunks.clone() {
                 let rows = self.x.chunk(chunk);

@@ -15,7 +15,6 @@ mod quantised;
 use super::WeightBlock;
 use crate::ops::linear::PackedRows;
 use crate::quant::{BAND, PANEL};
-use crate::simd::amx::prefetch_write;
 use crate::simd::{Avx512, LANES, Line};
 use crate::weight::WeightDtype;
 use quantised::{Q4_0, Q6K, Q8_0};
@@ -82,14 +81,6 @@ impl Groups {
 }
 
 impl WeightBlock<'_> {
-    /// Asks for the lines that these input rows will write of a panel: they lie in the cache of a core that read them last.
-    #[inline(always)]
-    fn ask_for_output(&self, inputs: Range<usize>, panel: usize) {
-        for n in inputs {
-            prefetch_write(self.out.address(n * self.linear.weight().rows() + panel * PANEL).cast());
-        }
-    }
-
     /// Writes what groups give for a band.
     ///
     /// # Safety

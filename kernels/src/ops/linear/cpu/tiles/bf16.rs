@@ -89,7 +89,7 @@ impl WeightBlock<'_> {
         tiles.zero::<3>();
         if self.adds {
             for p in 0..P {
-                self.ask_for_output(first..first + count, panel + p);
+                self.ask_for_output::<Lanes>(first..first + count, panel + p);
             }
         }
         let mut awake = MaybeUninit::<Sums>::uninit();

@@ -244,7 +244,7 @@ impl<'a> BandWalk<'a> {
         while let Some(this) = next {
             next = self.behind(&this);
             if this.pair == 0 && (this.span + 1) * SPAN >= self.blocks {
-                self.block.ask_for_output(self.inputs.clone(), self.panels.start + this.place);
+                self.block.ask_for_output::<Lanes>(self.inputs.clone(), self.panels.start + this.place);
             }
             self.scratch.scales[buffer].write(Scales::of(&this));
             let notes = self.blocks * BLOCK + this.first() * size_of::<[i32; NOTES]>();

@@ -45,7 +45,7 @@ impl WeightBlock<'_> {
                     for (row, sums) in panels.clone().zip(&mut sums) {
                         let panel = weight.panel(row / PANEL, span);
                         if span + 1 == blocks.div_ceil(SPAN) {
-                            self.ask_for_output(walk.inputs(), row / PANEL);
+                            self.ask_for_output::<Lanes>(walk.inputs(), row / PANEL);
                         }
                         for (group, sums) in sums[..groups].iter_mut().enumerate() {
                             // All rows are there.
