@@ -41,7 +41,7 @@ impl ReadTest {
     pub fn bytes_per_second(&self, exec: &Exec) -> f64 {
         let bytes = self.bytes.as_ref();
         let start = Instant::now();
-        exec.run_in_stretches(bytes.len() / PART, &|task| {
+        exec.run_in_stretches(bytes.len() / PART, &|task, _| {
             black_box(dispatch(exec.simd(), Sum(&bytes[task * PART..(task + 1) * PART])));
         });
         bytes.len() as f64 / start.elapsed().as_secs_f64()
@@ -58,7 +58,7 @@ impl ReadTest {
         assert!((1..=bytes.len()).contains(&part), "{slots} rows of {len} bytes in {} bytes", bytes.len());
         let parts = bytes.len() / part;
         let start = Instant::now();
-        exec.run_in_stretches(parts, &|task| {
+        exec.run_in_stretches(parts, &|task, _| {
             let part = &bytes[task * part..(task + 1) * part];
             black_box(dispatch(exec.simd(), SumRows { part, len, order }));
         });

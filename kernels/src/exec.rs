@@ -99,22 +99,24 @@ impl Exec {
 
     /// Calls `task(0) .. task(tasks - 1)`, each once, for a walk over memory: a thread takes the tasks of a stretch in order,
     /// so that what lies behind a task is its own next one and may be asked for, and when it has no more, those that are left
-    /// of other stretches.
-    pub(crate) fn run_in_stretches(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    /// of other stretches. A task is told whether it begins a walk: whether the thread has not just done the task before it.
+    pub(crate) fn run_in_stretches(&self, tasks: usize, task: &(dyn Fn(usize, bool) + Sync)) {
         let stretches = self.threads().min(tasks);
         if !(2..=MOST_STRETCHES).contains(&stretches) {
-            return self.pool.run(tasks, task);
+            return self.pool.run(tasks, &|index| task(index, true));
         }
         let bound = |stretch: usize| tasks * stretch / stretches;
         let next: [_; MOST_STRETCHES] = std::array::from_fn(|stretch| Apart(AtomicUsize::new(bound(stretch))));
         self.pool.run(stretches, &|own| {
+            let mut following = None;
             for stretch in (own..stretches).chain(0..own) {
                 loop {
                     let index = next[stretch].0.fetch_add(1, Ordering::Relaxed);
                     if index >= bound(stretch + 1) {
                         break;
                     }
-                    task(index);
+                    task(index, following != Some(index));
+                    following = Some(index + 1);
                 }
             }
         });
@@ -127,7 +129,7 @@ impl Exec {
             return body(0..rows);
         }
         let part = rows.div_ceil(threads * 4);
-        self.run_in_stretches(rows.div_ceil(part), &|task| body(task * part..rows.min((task + 1) * part)));
+        self.run_in_stretches(rows.div_ceil(part), &|task, _| body(task * part..rows.min((task + 1) * part)));
     }
 }
 
@@ -147,7 +149,7 @@ mod tests {
             let exec = Exec::cpu(threads).unwrap();
             for tasks in [0, 1, 2, 3, 7, 100] {
                 let runs: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                exec.run_in_stretches(tasks, &|task| {
+                exec.run_in_stretches(tasks, &|task, _| {
                     runs[task].fetch_add(1, Ordering::Relaxed);
                 });
                 let runs: Vec<usize> = runs.into_iter().map(AtomicUsize::into_inner).collect();
@@ -170,8 +172,9 @@ mod tests {
         }
         let order = std::sync::Mutex::new(Vec::new());
         let exec = Exec::new(Arc::new(OneByOne)).unwrap();
-        exec.run_in_stretches(7, &|task| order.lock().unwrap().push(task));
+        exec.run_in_stretches(7, &|task, begins| order.lock().unwrap().push((task, begins)));
         // The last stretch, then what is left of the others.
-        assert_eq!(order.into_inner().unwrap(), [4, 5, 6, 0, 1, 2, 3]);
+        let walks = [(4, true), (5, false), (6, false), (0, true), (1, false), (2, false), (3, false)];
+        assert_eq!(order.into_inner().unwrap(), walks);
     }
 }

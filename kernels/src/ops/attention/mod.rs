@@ -167,7 +167,7 @@ pub fn attention(exec: &Exec, shape: &AttentionShape, q: &mut [f32], kv: KvLayer
     let blocks = |seq: &AttentionSeq<'_>| seq.rows.len().div_ceil(block_rows);
     let total: usize = seqs.iter().map(blocks).sum();
     let q = SharedMut::new(q);
-    exec.run_in_stretches(total * shape.kv_heads, &|task| {
+    exec.run_in_stretches(total * shape.kv_heads, &|task, _| {
         // Long chains last rows first: they attend to the most, and what is left for others at the end should be short tasks.
         let (mut block, kv_head) = (total - 1 - task / shape.kv_heads, task % shape.kv_heads);
         for seq in seqs {

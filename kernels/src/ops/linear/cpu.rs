@@ -29,6 +29,8 @@ pub(super) struct WeightBlock<'a> {
     pub out: &'a SharedMut<'a, f32>,
     /// Whether outputs are added to what is there.
     pub adds: bool,
+    /// Whether the thread has not just walked over what lies before it in memory, and asked for its first lines.
+    pub begins: bool,
 }
 
 impl Kernel for WeightBlock<'_> {

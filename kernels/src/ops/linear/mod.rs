@@ -67,10 +67,10 @@ pub fn linear(exec: &Exec, x: &PackedRows, jobs: &mut [LinearJob<'_>]) {
     if x.rows() == 0 {
         return;
     }
-    exec.run_in_stretches(tasks, &|task| {
+    exec.run_in_stretches(tasks, &|task, begins| {
         let part = parts.iter().flatten().rfind(|part| part.first_task <= task);
         let part = part.expect("a part starts at task 0");
-        part.block(x, task).run(exec.simd());
+        part.block(x, task, begins).run(exec.simd());
     });
 }
 
@@ -109,9 +109,10 @@ impl<'a> Part<'a> {
         self.linear.weight().rows().div_ceil(self.block_rows)
     }
 
-    fn block<'b>(&'b self, x: &'b PackedRows, task: usize) -> WeightBlock<'b> {
+    fn block<'b>(&'b self, x: &'b PackedRows, task: usize, begins: bool) -> WeightBlock<'b> {
         let first = (task - self.first_task) * self.block_rows;
         let rows = first..(first + self.block_rows).min(self.linear.weight().rows());
-        WeightBlock { linear: self.linear, rows, x, out: &self.out, adds: self.adds }
+        let begins = begins || task == self.first_task;
+        WeightBlock { linear: self.linear, rows, x, out: &self.out, adds: self.adds, begins }
     }
 }

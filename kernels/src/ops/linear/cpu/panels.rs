@@ -260,8 +260,10 @@ impl WeightBlock<'_> {
     #[inline(always)]
     fn walk_format<S: Simd, T: PanelFormat<S, Q>, const Q: usize>(&self) {
         let together = ROWS / S::PANEL_ROWS;
-        self.ask_for_first::<S>();
-        self.ask_for_inputs::<S>(0..self.x.chunks().min(together));
+        if self.begins {
+            self.ask_for_first::<S>();
+            self.ask_for_inputs::<S>(0..self.x.chunks().min(together));
+        }
         for rows in self.bands() {
             for first in (0..self.x.chunks()).step_by(together) {
                 let chunks = first..self.x.chunks().min(first + together);

@@ -115,7 +115,7 @@ pub(super) fn serve(x: &PackedRows) -> bool {
 /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn walk(block: &WeightBlock<'_>) {
-    if block.x.dtype().is_quantised() {
+    if block.begins && block.x.dtype().is_quantised() {
         block.ask_for_first::<Lanes>();
     }
     // SAFETY: the level is what the caller says.
