@@ -73,7 +73,6 @@ pub(crate) struct Apart<T>(pub T);
 
 #[derive(Default)]
 struct Shared {
-    /// What only a caller changes.
     region: Apart<UnsafeCell<Option<Region>>>,
     /// A caller has the pool.
     busy: AtomicBool,
