@@ -23,8 +23,8 @@ use std::ops::Range;
 /// Most input rows of one walk, whole chunks: their sums for a band leave room in the first-level cache.
 const ROWS: usize = 16;
 
-/// Lines of a task's quantised weights that are asked for at once: what lies behind them is asked for by the walk, while it
-/// would wait for these one by one (16 rows take a hundredth less).
+/// Lines of quantised weights that are asked for at once where a walk begins: what lies behind them is asked for by the walk,
+/// while it would wait for these one by one (16 rows take a hundredth less).
 const FIRST_LINES: usize = 128;
 
 /// A block of 32 k of 16 weight rows, in Q quads.
