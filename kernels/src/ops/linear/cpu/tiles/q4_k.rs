@@ -13,6 +13,7 @@ use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER, meta_bytes};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
 use crate::simd::{LANES, SHIFT, Simd};
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -34,8 +35,8 @@ type I = <Lanes as Int8>::I;
 
 #[repr(C, align(64))]
 struct Scratch {
-    /// Of this super-block, and of the next.
-    planes: [[MaybeUninit<Planes>; PAIRS]; 2],
+    /// Of this super-block, and pair by pair of the next.
+    planes: [MaybeUninit<Planes>; PAIRS],
     /// Of this super-block, and of the last.
     scales: [MaybeUninit<Scales>; 2],
     /// Of this super-block and group of inputs, and of the last.
@@ -47,7 +48,7 @@ impl WeightBlock<'_> {
     pub(super) unsafe fn walk_q4_k(&self) {
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch {
-            planes: [[MaybeUninit::uninit(); PAIRS]; 2],
+            planes: [MaybeUninit::uninit(); PAIRS],
             scales: [MaybeUninit::uninit(); 2],
             ints: [MaybeUninit::uninit(); 2],
         };
@@ -79,7 +80,10 @@ impl WeightBlock<'_> {
                 };
                 // SAFETY: tiles are configured for so many rows, and sums were set.
                 unsafe {
-                    band_walk.run(&inputs[..groups], &mut sums);
+                    match rows == SIDE {
+                        true => band_walk.run::<true>(&inputs[..groups], &mut sums),
+                        false => band_walk.run::<false>(&inputs[..groups], &mut sums),
+                    }
                     self.put_groups(&walk, &band, &sums);
                 }
             }
@@ -177,8 +181,6 @@ struct Step<'a> {
     this: SuperBlock<'a>,
     /// The group's first row.
     inputs: *const u8,
-    /// Where the super-block lies unpacked.
-    buffer: usize,
     /// What is to be unpacked meanwhile, and scaled.
     unpacked: &'a [Pair<{ QUADS / 2 }>],
     last: Option<Waiting>,
@@ -232,10 +234,10 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// Tiles must be configured for so many rows, which must be there, and sums be set.
     #[inline(always)]
-    unsafe fn run(&mut self, groups: &[*const u8], sums: &mut BandSums) {
+    unsafe fn run<const FULL: bool>(&mut self, groups: &[*const u8], sums: &mut BandSums) {
         let mut next = self.super_block(0, 0, 0);
         if let Some(next) = next {
-            for (pair, planes) in next.pairs.iter().zip(&mut self.scratch.planes[0]) {
+            for (pair, planes) in next.pairs.iter().zip(&mut self.scratch.planes) {
                 unpack(pair, planes);
             }
         }
@@ -249,13 +251,14 @@ impl<'a> BandWalk<'a> {
             self.scratch.scales[buffer].write(Scales::of(&this));
             let notes = self.blocks * BLOCK + this.first() * size_of::<[i32; NOTES]>();
             for (group, inputs) in groups.iter().enumerate() {
-                let unpacked = if group == 0 { next.map_or(&[][..], |next| next.pairs) } else { &[] };
-                let step = Step { this, inputs: *inputs, buffer, unpacked, last };
+                // In place, so by the last group.
+                let unpacked = if group + 1 == groups.len() { next.map_or(&[][..], |next| next.pairs) } else { &[] };
+                let step = Step { this, inputs: *inputs, unpacked, last };
                 // SAFETY: the caller's; this super-block was unpacked.
                 unsafe {
                     match item {
-                        0 => self.step::<0, 1>(step),
-                        _ => self.step::<2, 3>(step),
+                        0 => self.step::<0, 1, FULL>(step),
+                        _ => self.step::<2, 3, FULL>(step),
                     }
                 }
                 let (notes, sums) = (inputs.wrapping_add(notes), sums[this.place][group].as_mut_ptr());
@@ -266,7 +269,7 @@ impl<'a> BandWalk<'a> {
         }
         if let Some(last) = last {
             // SAFETY: the caller's.
-            unsafe { self.scale(last, 1 - item, 0..self.rows) };
+            unsafe { (0..PAIRS).for_each(|pair| self.scale::<FULL>(last, 1 - item, pair)) };
         }
     }
 
@@ -276,15 +279,15 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// As of [`Self::run`]; the super-block must be unpacked, and of what came before the scales and integers be there.
     #[inline(always)]
-    unsafe fn step<const C: u8, const D: u8>(&mut self, step: Step<'_>) {
+    unsafe fn step<const C: u8, const D: u8, const FULL: bool>(&mut self, step: Step<'_>) {
         self.tiles.zero::<C>();
         self.tiles.zero::<D>();
         // SAFETY: the caller's.
         unsafe {
-            self.pair::<C, D, 4>(&step, 0);
-            self.pair::<C, D, 5>(&step, 1);
-            self.pair::<C, D, 4>(&step, 2);
-            self.pair::<C, D, 5>(&step, 3);
+            self.pair::<C, D, 4, FULL>(&step, 0);
+            self.pair::<C, D, 5, FULL>(&step, 1);
+            self.pair::<C, D, 4, FULL>(&step, 2);
+            self.pair::<C, D, 5, FULL>(&step, 3);
             // A tile of sums has at most 16 lines.
             let ints = self.scratch.ints[usize::from(C / 2)].as_mut_ptr().cast::<u8>();
             self.tiles.store::<C>(ints, QUAD);
@@ -297,50 +300,48 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// As of [`Self::step`].
     #[inline(always)]
-    unsafe fn pair<const C: u8, const D: u8, const A: u8>(&mut self, step: &Step<'_>, pair: usize) {
+    unsafe fn pair<const C: u8, const D: u8, const A: u8, const FULL: bool>(&mut self, step: &Step<'_>, pair: usize) {
         if pair < step.this.pairs.len() {
-            let upper = self.scratch.planes[step.buffer][pair].as_ptr().cast::<u8>();
+            let upper = self.scratch.planes[pair].as_ptr().cast::<u8>();
             let inputs = step.inputs.wrapping_add((step.this.first() + 2 * pair) * BLOCK);
             // SAFETY: the caller's. If a row lacks the second block, its notes follow, by which zeros are multiplied.
             unsafe {
                 self.tiles.load::<A>(inputs, self.stride);
                 self.tiles.load::<6>(upper, QUAD);
-                self.tiles.multiply_int8::<C, A, 6>();
                 self.tiles.load::<7>(upper.add(size_of::<Planes>() / 2), QUAD);
+                self.tiles.multiply_int8::<C, A, 6>();
                 self.tiles.multiply_int8::<D, A, 7>();
             }
         }
         if let Some(unpacked) = step.unpacked.get(pair) {
-            unpack(unpacked, &mut self.scratch.planes[1 - step.buffer][pair]);
+            unpack(unpacked, &mut self.scratch.planes[pair]);
         }
         if let Some(last) = step.last {
-            let rows = SCALED * pair..self.rows.min(SCALED * (pair + 1));
             // SAFETY: the caller's.
-            unsafe { self.scale(last, 1 - usize::from(C / 2), rows) };
+            unsafe { self.scale::<FULL>(last, 1 - usize::from(C / 2), pair) };
         }
     }
 
-    /// Adds the integers of these rows to their sums.
+    /// Adds the integers of the rows that go with a pair to their sums; FULL is a group of 16 rows.
     ///
     /// # Safety
     /// As of [`Self::run`]; the integers and scales must be there.
     #[inline(always)]
-    unsafe fn scale(&self, waiting: Waiting, item: usize, rows: Range<usize>) {
+    unsafe fn scale<const FULL: bool>(&self, waiting: Waiting, item: usize, pair: usize) {
         // SAFETY: the caller's.
-        let scales = unsafe { self.scratch.scales[waiting.buffer].assume_init_ref() };
+        let scales = unsafe { *self.scratch.scales[waiting.buffer].assume_init_ref() };
         let ints = self.scratch.ints[item].as_ptr().cast::<__m512i>();
-        for n in rows {
+        for n in SCALED * pair..SCALED * (pair + 1) {
+            if !FULL && n >= self.rows {
+                break;
+            }
             let notes = waiting.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
             // SAFETY: the caller's: AVX-512 by the level; rows have notes of whole super-blocks.
             unsafe {
                 let (upper, lower) = (_mm512_load_si512(ints.add(n)), _mm512_load_si512(ints.add(SIDE + n)));
                 let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), lower);
                 // Below 2^22, so that these are the bits of `SHIFT` and the integer.
-                let mut minima = _mm512_set1_epi32(SHIFT.to_bits() as i32);
-                for pair in 0..PAIRS {
-                    minima =
-                        Lanes::add_pairs(minima, scales.minima[pair], _mm512_set1_epi32((*notes.add(2 * pair))[3]));
-                }
+                let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &scales.minima, notes);
                 let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
                 let dot = Lanes::fma(Lanes::from_i32(ints), scales.d, minima);
                 let input = Lanes::splat(f32::from_bits((*notes)[0] as u32));
@@ -349,4 +350,32 @@ impl<'a> BandWalk<'a> {
             }
         }
     }
+}
+
+/// Adds the products of the pairs' minima and of what inputs' notes say of both blocks of each.
+///
+/// In assembly, since the compiler would load each note by an instruction of its own.
+///
+/// # Safety
+/// The processor must have AVX-512 VNNI, and notes of a super-block be there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn add_minima(mut sum: I, minima: &[I; PAIRS], notes: *const [i32; NOTES]) -> I {
+    // SAFETY: the instructions read the last of every second block's four notes and change only the sum.
+    unsafe {
+        asm!(
+            "vpdpwssd {sum}, {first}, dword ptr [{notes} + 12]{{1to16}}",
+            "vpdpwssd {sum}, {second}, dword ptr [{notes} + 44]{{1to16}}",
+            "vpdpwssd {sum}, {third}, dword ptr [{notes} + 76]{{1to16}}",
+            "vpdpwssd {sum}, {fourth}, dword ptr [{notes} + 108]{{1to16}}",
+            sum = inout(zmm_reg) sum,
+            first = in(zmm_reg) minima[0],
+            second = in(zmm_reg) minima[1],
+            third = in(zmm_reg) minima[2],
+            fourth = in(zmm_reg) minima[3],
+            notes = in(reg) notes,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    sum
 }
