@@ -19,8 +19,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Bytes ahead of being unpacked at which weights are asked for in the first-level cache, and in the second.
-const NEAR: usize = 2560;
-const FAR: usize = 8192;
+const NEAR: usize = 1280;
+const FAR: usize = 4096;
 /// Pairs of blocks of a super-block, each of them the k of a tile.
 const PAIRS: usize = SUPER / 2;
 /// Rows that are scaled with each of them.
