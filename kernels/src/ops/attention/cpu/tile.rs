@@ -78,19 +78,28 @@ struct Asked<'a, E> {
     lines: Option<HeadLines>,
 }
 
+/// Slots in the context of the tile at `first`, as far as it goes, and the head that has them. Behind the context's end, which
+/// was just written, it is one of the next head's, whose task is the thread's next.
+#[inline(always)]
+pub(super) fn tile_ahead<'a, E: Plain>(
+    block: &AttendBlock<'a>,
+    rows: HeadRows<'a, E>,
+    first: usize,
+) -> (&'a [u32], HeadRows<'a, E>) {
+    let (context, head) = (block.seq.context, block.kv_head + 1);
+    let part = |first: usize| &context[first.min(context.len())..context.len().min(first + TILE)];
+    if first < context.len() || head == block.kv.shape().heads {
+        return (part(first), rows);
+    }
+    let behind = (first - context.len()) / TILE * TILE;
+    (part(block.first_tile() + behind), block.kv.rows(head))
+}
+
 impl<'a, E: Plain> Asked<'a, E> {
-    /// The tile at `first`. Behind the context's end, which was just written, it is one of the next head's, whose task is
-    /// the thread's next.
+    /// The tile at `first`.
     #[inline(always)]
     fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize) -> Self {
-        let (context, head) = (block.seq.context, block.kv_head + 1);
-        let part = |first: usize| &context[first.min(context.len())..context.len().min(first + TILE)];
-        let (slots, rows) = if first < context.len() || head == block.kv.shape().heads {
-            (part(first), rows)
-        } else {
-            let behind = (first - context.len()) / TILE * TILE;
-            (part(block.first_tile() + behind), block.kv.rows(head))
-        };
+        let (slots, rows) = tile_ahead(block, rows, first);
         let lines = slots.as_array::<TILE>().and_then(|slots| rows.lines(slots));
         Self { slots: slots.iter(), rows, half: None, lines }
     }
@@ -120,12 +129,6 @@ impl<'a, E: Plain> Next<'a, E> {
     pub fn new(block: &AttendBlock<'a>, rows: HeadRows<'a, E>, first: usize, near: bool) -> Self {
         let asked = |tiles| Asked::new(block, rows, first + tiles * TILE);
         Self { far: asked(2), near: near.then(|| asked(1)) }
-    }
-
-    /// The key of one more token two tiles ahead, if there is one, to be asked for by the caller.
-    #[inline(always)]
-    pub fn far_key(&mut self) -> Option<*const E> {
-        self.far.slots.next().map(|slot| self.far.rows.key(*slot))
     }
 
     /// Asks for `rows` more of the tile two ahead, keys and values in turn, or all that are left.
