@@ -28,7 +28,7 @@ use std::arch::x86_64::*;
 type Lanes = Avx512<true>;
 /// What asks for memory as Intel's processors do: the bf16 of `Lanes` stands for AMD's. Asked for into the first-level cache, a
 /// row over 4,096 tokens took a fifth longer.
-type Asks = Avx512<false>;
+type Asking = Avx512<false>;
 
 /// Most rows of an operand, and queries at once.
 const ROWS: usize = 16;
