@@ -6,8 +6,8 @@
 //! of `panels`.
 //!
 //! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last. A pair is unpacked over
-//! the planes that tiles have just read: planes of two super-blocks left the first-level cache no room for inputs, and 16 rows
-//! took a tenth longer.
+//! the planes that tiles have just read: planes of two super-blocks left the first-level cache no room for inputs, and a
+//! bare loop over 16 rows took 1.15 times as long.
 
 use super::{BandSums, GROUPS, Groups, Lanes, SIDE, Sums, WeightBlock};
 use crate::ops::linear::pack::NOTES;
