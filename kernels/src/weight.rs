@@ -107,6 +107,8 @@ pub struct Weight {
     bytes: SharedBytes,
     /// Of a quantised weight.
     layout: Option<PanelLayout>,
+    /// Whether super-blocks are signed bytes under one scale.
+    folds: bool,
     arrangement: Arrangement,
 }
 
@@ -130,7 +132,7 @@ impl Weight {
         };
         let bytes = if aligned { bytes } else { SharedBytes::copied(bytes.as_slice()) };
         let [rows, cols] = shape;
-        Ok(Self { dtype, rows, cols, bytes, layout: None, arrangement: Arrangement::Rows })
+        Ok(Self { dtype, rows, cols, bytes, layout: None, folds: false, arrangement: Arrangement::Rows })
     }
 
     /// `[rows, cols]` in the blocks of a GGUF file, each row's bytes by themselves, interleaved here. `tensor` names it in
@@ -171,7 +173,7 @@ impl Weight {
     pub fn from_rows(dtype: WeightDtype, shape: [usize; 2], fill: impl Fn(usize, &mut [f32]) + Sync) -> Self {
         let [rows, cols] = shape;
         if let Some(format) = BlockFormat::of(dtype) {
-            return Self::interleaved(dtype, format, shape, |row, put| {
+            let weight = Self::interleaved(dtype, format, shape, |row, put| {
                 let (mut values, mut index) = (vec![0.0; cols], 0);
                 fill(row, &mut values);
                 encode_row(format, &values, |block| {
@@ -179,6 +181,7 @@ impl Weight {
                     index += 1;
                 });
             });
+            return Self { folds: matches!(format, BlockFormat::Q4K | BlockFormat::Q6K), ..weight };
         }
         let mut bytes = AlignedBytes::zeroed(dtype.byte_len(shape));
         let row_bytes = dtype.byte_len([1, cols]);
@@ -191,7 +194,8 @@ impl Weight {
                 _ => write(&values, out, |value| bf16::from_f32(value).to_ne_bytes()),
             }
         });
-        Self { dtype, rows, cols, bytes: SharedBytes::from(bytes), layout: None, arrangement: Arrangement::Rows }
+        let bytes = SharedBytes::from(bytes);
+        Self { dtype, rows, cols, bytes, layout: None, folds: false, arrangement: Arrangement::Rows }
     }
 
     /// A copy of `values` (`[rows, cols]`), rounded to `dtype`. Panics if the length is not rows * cols.
@@ -221,6 +225,7 @@ impl Weight {
             cols,
             bytes: SharedBytes::from(bytes),
             layout: Some(layout),
+            folds: false,
             arrangement: Arrangement::Rows,
         }
     }
@@ -255,6 +260,17 @@ impl Weight {
             }
         });
         Self { bytes: SharedBytes::from(bytes), arrangement, ..self }
+    }
+
+    /// Whether every super-block is signed bytes under one scale, as of q4_K and q6_K that are quantised here, not read: such
+    /// weights are made bytes and multiplied as those of q8_0, by inputs with one scale for each super-block.
+    pub fn folds(&self) -> bool {
+        self.folds
+    }
+
+    /// The same weights, multiplied as those of a file are.
+    pub fn unfolded(self) -> Self {
+        Self { folds: false, ..self }
     }
 
     /// Where the elements lie; [`Arrangement::Rows`] unless the weight is bf16.

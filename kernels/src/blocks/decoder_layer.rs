@@ -223,7 +223,7 @@ impl DecoderLayer {
 /// Several linears on one input in one parallel region, if their weights are stored alike.
 fn shared_input<const N: usize>(exec: &Exec, packed: &mut PackedRows, input: &[f32], jobs: [(&Linear, &mut [f32]); N]) {
     let first = jobs[0].0.weight();
-    let stored = |weight: &Weight| (weight.dtype(), weight.arrangement());
+    let stored = |weight: &Weight| (weight.dtype(), weight.folds(), weight.arrangement());
     if jobs.iter().all(|(linear, _)| stored(linear.weight()) == stored(first)) {
         packed.pack(exec, first, input);
         linear(exec, packed, &mut jobs.map(|(linear, out)| LinearJob { linear, out, adds: false }));

@@ -18,6 +18,14 @@ pub(crate) struct RowBlock {
     pub supers: [u16; 2],
 }
 
+/// The greatest scale with which weights of q6_K are signed bytes times the super-block's.
+pub(super) const SCALE_Q6_K: i32 = 4;
+
+/// Whether `scale * quant - 2 * minimum` is a signed byte for every quant.
+pub(super) fn folds([scale, minimum]: [u8; 2]) -> bool {
+    15 * i32::from(scale) - 2 * i32::from(minimum) <= i32::from(i8::MAX)
+}
+
 /// A quantised format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockFormat {
@@ -56,6 +64,18 @@ impl BlockFormat {
             Self::Q4_0 => (32, 18),
             Self::Q4K => (256, 144),
             Self::Q6K => (256, 210),
+        }
+    }
+
+    /// Whether the weights of a block are signed bytes times the super-block's scale: of q4_K `scale * quant - 2 * minimum`, of
+    /// q6_K `scale * (quant - 32)` with a scale from 0 on.
+    #[cfg(test)]
+    pub fn folds(self, block: &RowBlock) -> bool {
+        let [d, d_min] = block.supers.map(|bits| f16::from_bits(bits).to_f32());
+        match self {
+            Self::Q8_0 | Self::Q4_0 => false,
+            Self::Q4K => d_min == 2.0 * d && folds(block.meta),
+            Self::Q6K => block.meta.iter().all(|scale| (0..=SCALE_Q6_K).contains(&(i32::from(*scale) - 128))),
         }
     }
 

@@ -115,6 +115,16 @@ impl Tiles {
                 options(nostack, preserves_flags, nomem));
         }
     }
+
+    /// The same of i8 B.
+    #[inline(always)]
+    pub fn multiply_signed<const C: u8, const A: u8, const B: u8>(&self) {
+        // SAFETY: tiles are configured.
+        unsafe {
+            asm!("tdpbssd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
+                options(nostack, preserves_flags, nomem));
+        }
+    }
 }
 
 impl Drop for Tiles {

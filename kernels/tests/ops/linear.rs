@@ -18,12 +18,30 @@ fn made(dtype: WeightDtype, [outs, ins]: [usize; 2], seed: u64) -> Linear {
     Linear::new("test", weight, bias).unwrap()
 }
 
-/// As it lies in a file, and as the level of `exec` would have it if that is something else.
+/// As it was made, and as the level of `exec` would have it if that is something else, or as if a file's if it folds.
 fn arrangements(layer: Linear, exec: &Exec) -> Vec<Linear> {
     let arranged = layer.weight().clone().arranged(exec);
-    let other = (arranged.arrangement() != layer.weight().arrangement())
-        .then(|| Linear::new("test", arranged, layer.bias().map(<[f32]>::to_vec)).unwrap());
+    let other = if arranged.arrangement() != layer.weight().arrangement() {
+        Some(arranged)
+    } else {
+        layer.weight().folds().then(|| arranged.unfolded())
+    };
+    let other = other.map(|weight| Linear::new("test", weight, layer.bias().map(<[f32]>::to_vec)).unwrap());
     [layer].into_iter().chain(other).collect()
+}
+
+/// q4_K with scales and minima of all 6 bits, as files have them.
+fn stored([outs, ins]: [usize; 2], seed: u64) -> Linear {
+    let draw = |index: usize| noise::bits(NoiseKey { seed, completion: 0, stream: 0 }, index as u32) as u8;
+    let mut bytes: Vec<u8> = (0..outs * ins / 256 * 144).map(draw).collect();
+    for block in bytes.chunks_mut(144) {
+        // The scales' and the minima's, from 2^-10 to 2^-9.
+        (block[1], block[3]) = (0x14 | block[1] & 3, 0x14 | block[3] & 3);
+    }
+    let rows: Vec<&[u8]> = bytes.chunks(ins / 256 * 144).collect();
+    let weight = Weight::from_blocks("test", WeightDtype::Q4K, [outs, ins], &rows).unwrap();
+    assert!(!weight.folds());
+    Linear::new("test", weight, None).unwrap()
 }
 
 fn run(exec: &Exec, linear: &Linear, x: &[f32]) -> Vec<f32> {
@@ -41,12 +59,11 @@ fn agrees_with_the_reference() {
             let (layer, tolerance) = (made(dtype, shape, 7), if dtype == WeightDtype::Bf16 { BF16 } else { F32 });
             for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33] {
                 let x = values(11, rows * shape[1]);
-                let want = reference::linear(&layer, &x);
                 for (exec, layer) in levels().flat_map(|exec| {
                     let layers = arrangements(layer.clone(), &exec);
                     layers.into_iter().map(move |layer| (exec.clone(), layer))
                 }) {
-                    let got = run(&exec, &layer, &x);
+                    let (got, want) = (run(&exec, &layer, &x), reference::linear(&layer, &x));
                     let arrangement = layer.weight().arrangement();
                     let place = format!("{exec:?} {dtype} {arrangement:?} {shape:?} {rows} rows");
                     assert_close(&got, &want, tolerance, &place);
@@ -171,11 +188,32 @@ fn outputs_may_be_added_to_what_is_there() {
 #[test]
 fn levels_without_the_bf16_product_agree_bit_for_bit() {
     for dtype in DTYPES {
-        let (layer, x) = (made(dtype, [70, 77], 1), values(2, 9 * 77));
-        let want = bits(&run(&Exec::portable_single(), &layer, &x));
-        for exec in levels() {
-            if dtype != WeightDtype::Bf16 || exec.simd() < SimdLevel::Avx512Bf16 {
-                assert_eq!(bits(&run(&exec, &layer, &x)), want, "{exec:?} {dtype}");
+        let x = values(2, 9 * 77);
+        for layer in arrangements(made(dtype, [70, 77], 1), &Exec::portable_single()) {
+            let want = bits(&run(&Exec::portable_single(), &layer, &x));
+            for exec in levels() {
+                if dtype != WeightDtype::Bf16 || exec.simd() < SimdLevel::Avx512Bf16 {
+                    let (folds, got) = (layer.weight().folds(), bits(&run(&exec, &layer, &x)));
+                    assert_eq!(got, want, "{exec:?} {dtype}, folds: {folds}");
+                }
+            }
+        }
+    }
+}
+
+/// What is quantised here is q4_K of fewer scales.
+#[test]
+fn q4_k_of_a_file_agrees_at_all_levels_and_keeps_a_rows_bits() {
+    for (shape, counts) in [([83, 256], &[2, 5, 8, 9, 16, 33][..]), ([150, 1280], &[8, 16, 70])] {
+        let (layer, x) = (stored(shape, 3), values(5, 70 * shape[1]));
+        let each = |exec: &Exec| -> Vec<f32> { x.chunks(shape[1]).flat_map(|x| run(exec, &layer, x)).collect() };
+        let alone = each(&Exec::portable_single());
+        assert_close(&alone, &reference::linear(&layer, &x), F32, &format!("{shape:?}"));
+        for exec in levels_and_threads() {
+            assert_eq!(bits(&each(&exec)), bits(&alone), "{exec:?} {shape:?}");
+            for &count in counts {
+                let got = bits(&run(&exec, &layer, &x[..count * shape[1]]));
+                assert_eq!(got, bits(&alone[..count * shape[0]]), "{exec:?} {shape:?} {count}");
             }
         }
     }

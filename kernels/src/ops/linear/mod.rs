@@ -88,8 +88,12 @@ impl<'a> Part<'a> {
     fn new(x: &PackedRows, job: &'a mut LinearJob<'_>, first_task: usize, most: (usize, usize)) -> Self {
         let weight = job.linear.weight();
         assert_eq!(weight.cols(), x.cols(), "in features of the weight and of the packed rows");
-        let stored = (weight.dtype(), pack::arrangement_for(weight, x.simd()));
-        assert_eq!(stored, (x.dtype(), x.arrangement()), "dtype and arrangement of the weight, and of the packed rows");
+        let stored = (weight.dtype(), weight.folds(), pack::arrangement_for(weight, x.simd()));
+        assert_eq!(
+            stored,
+            (x.dtype(), x.folds(), x.arrangement()),
+            "form of the weight, and of what rows were packed for"
+        );
         assert_eq!(job.out.len(), x.rows() * weight.rows(), "out must be [rows, out features]");
         let row_bytes = (weight.byte_len() / weight.rows().max(1)).max(1);
         let (most_bytes, most_rows) = most;

@@ -45,6 +45,7 @@ pub struct PackedRows {
     chunks: Chunks,
     arrangement: Arrangement,
     dtype: WeightDtype,
+    folds: bool,
     simd: SimdLevel,
 }
 
@@ -52,7 +53,7 @@ impl Default for PackedRows {
     fn default() -> Self {
         let (dtype, simd) = (WeightDtype::F32, SimdLevel::Portable);
         let (arrangement, chunks) = (Arrangement::Rows, Chunks::default());
-        Self { lines: Vec::new(), rows: 0, cols: 0, row_lines: 0, chunks, arrangement, dtype, simd }
+        Self { lines: Vec::new(), rows: 0, cols: 0, row_lines: 0, chunks, arrangement, dtype, folds: false, simd }
     }
 }
 
@@ -68,7 +69,7 @@ impl PackedRows {
         let (dtype, cols) = (weight.dtype(), weight.cols());
         assert!(cols > 0 && x.len().is_multiple_of(cols), "x must be [rows, cols]: {} values, {cols} cols", x.len());
         (self.dtype, self.simd, self.cols, self.rows) = (dtype, exec.simd(), cols, x.len() / cols);
-        self.arrangement = arrangement_for(weight, self.simd);
+        (self.folds, self.arrangement) = (weight.folds(), arrangement_for(weight, self.simd));
         let arrangement = self.arrangement;
         let lines = dispatch(self.simd, RowLines { dtype, cols, arrangement });
         self.row_lines = if arrangement == Arrangement::Rows { apart(lines) } else { lines };
@@ -80,7 +81,8 @@ impl PackedRows {
             let blocks = if dtype.is_quantised() { paired_blocks(cols) } else { cols.div_ceil(BLOCK) };
             let chunks = self.chunks;
             let shared = SharedMut::new(words_mut(&mut self.lines));
-            let alike = BlockFormat::of(dtype).map_or(1, scaled_alike);
+            let folds = self.folds;
+            let alike = rounded_as(dtype, folds).map_or(1, scaled_alike);
             let groups = blocks.div_ceil(alike);
             let chunk_elements = self.rows.div_ceil(chunks.count.max(1)) * alike * BLOCK;
             // A single chunk too is shared among the threads, block by block.
@@ -92,12 +94,12 @@ impl PackedRows {
                     let blocks = groups.start * alike..blocks.min(groups.end * alike);
                     let rows = chunks.get(chunk);
                     let (x, start) = (&x[rows.start * cols..rows.end * cols], rows.start * row_lines * LANES);
-                    dispatch(exec.simd(), PackChunk { x, cols, dtype, blocks, words: &shared, start });
+                    dispatch(exec.simd(), PackChunk { x, cols, dtype, folds, blocks, words: &shared, start });
                 }
             });
             return;
         }
-        let (rows, shared) = (self.rows, SharedMut::new(&mut self.lines));
+        let (rows, folds, shared) = (self.rows, self.folds, SharedMut::new(&mut self.lines));
         if arrangement == Arrangement::Tiles {
             exec.for_rows(rows.div_ceil(LANES), rows.min(LANES) * cols, &|part| {
                 for first in part.map(|tile| tile * LANES) {
@@ -113,7 +115,7 @@ impl PackedRows {
             // SAFETY: parts are disjoint ranges of rows, and so of lines.
             let lines = unsafe { shared.range(rows.start * row_lines..rows.end * row_lines) };
             let x = &x[rows.start * cols..rows.end * cols];
-            dispatch(exec.simd(), Pack { x, cols, dtype, lines, row_lines });
+            dispatch(exec.simd(), Pack { x, cols, dtype, folds, lines, row_lines });
         });
     }
 
@@ -130,6 +132,11 @@ impl PackedRows {
     /// The weights' dtype that the rows were packed for.
     pub fn dtype(&self) -> WeightDtype {
         self.dtype
+    }
+
+    /// Whether the weights that the rows were packed for fold ([`Weight::folds`]).
+    pub(super) fn folds(&self) -> bool {
+        self.folds
     }
 
     pub(super) fn simd(&self) -> SimdLevel {
@@ -261,6 +268,7 @@ struct PackChunk<'a> {
     x: &'a [f32],
     cols: usize,
     dtype: WeightDtype,
+    folds: bool,
     blocks: Range<usize>,
     words: &'a SharedMut<'a, i32>,
     /// The chunk's first word.
@@ -289,7 +297,7 @@ impl PackChunk<'_> {
     /// N rows.
     #[inline(always)]
     fn rows<S: Simd, const N: usize>(self) {
-        match (BlockFormat::of(self.dtype), input_layout::<S>(self.dtype)) {
+        match (rounded_as(self.dtype, self.folds), input_layout::<S>(self.dtype)) {
             // More rows than a level takes would only be dead code.
             (Some(_), _) if N > S::PANEL_ROWS => {}
             (Some(format), Some(layout)) => self.bytes::<S, N>(format, layout),
@@ -416,6 +424,11 @@ const fn paired_blocks(cols: usize) -> usize {
     cols.div_ceil(2 * BLOCK) * 2
 }
 
+/// The format for whose weights inputs are rounded and noted, if they are made int8: super-blocks that fold take those of q4_K.
+fn rounded_as(dtype: WeightDtype, folds: bool) -> Option<BlockFormat> {
+    if folds { Some(BlockFormat::Q4K) } else { BlockFormat::of(dtype) }
+}
+
 /// How int8 inputs for a dtype are laid out; `None` if its inputs are not int8.
 #[inline(always)]
 fn input_layout<S: Simd>(dtype: WeightDtype) -> Option<InputLayout> {
@@ -429,6 +442,7 @@ struct Pack<'a> {
     x: &'a [f32],
     cols: usize,
     dtype: WeightDtype,
+    folds: bool,
     lines: &'a mut [Line],
     row_lines: usize,
 }
@@ -450,7 +464,7 @@ impl Kernel for Pack<'_> {
                         pack_pairs::<S>(x, lines);
                     }
                 }
-                dtype => pack_int8::<S>(dtype, x, words_mut(lines)),
+                dtype => pack_int8::<S>(dtype, self.folds, x, words_mut(lines)),
             }
         }
     }

@@ -4,7 +4,7 @@
 //! what the tolerance has to cover is then only the order and the precision of the sum.
 
 use crate::blocks::Linear;
-use crate::weight::WeightDtype;
+use crate::weight::{Weight, WeightDtype};
 use half::bf16;
 
 /// `[rows, out features]` of `x` (`[rows, in features]`).
@@ -16,14 +16,15 @@ pub fn linear(linear: &Linear, x: &[f32]) -> Vec<f64> {
         weight.row_f32(o, &mut weights);
         let bias = linear.bias().map_or(0.0, |bias| f64::from(bias[o]));
         for (r, x) in x.chunks_exact(weight.cols()).enumerate() {
-            let dot: f64 = inputs(weight.dtype(), x).zip(&weights).map(|(x, w)| x * f64::from(*w)).sum();
+            let dot: f64 = inputs(weight, x).zip(&weights).map(|(x, w)| x * f64::from(*w)).sum();
             out[r * weight.rows() + o] = dot + bias;
         }
     }
     out
 }
 
-fn inputs(dtype: WeightDtype, x: &[f32]) -> impl Iterator<Item = f64> {
+fn inputs(weight: &Weight, x: &[f32]) -> impl Iterator<Item = f64> {
+    let dtype = weight.dtype();
     let rounded = move |x: &[f32]| -> Vec<f64> {
         let greatest = x.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
         let (scale, inverse) = (greatest / 127.0, if greatest > 0.0 { 127.0 / greatest } else { 0.0 });
@@ -34,5 +35,5 @@ fn inputs(dtype: WeightDtype, x: &[f32]) -> impl Iterator<Item = f64> {
         };
         x.iter().map(value).collect()
     };
-    x.chunks(if dtype == WeightDtype::Q4K { 256 } else { 32 }).flat_map(rounded)
+    x.chunks(if dtype == WeightDtype::Q4K || weight.folds() { 256 } else { 32 }).flat_map(rounded)
 }

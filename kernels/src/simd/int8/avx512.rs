@@ -111,6 +111,47 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         unsafe { _mm512_add_epi32(acc, _mm512_mullo_epi32(a, b)) }
     }
     #[inline(always)]
+    fn fold_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) -> [[u8; QUAD]; QUADS] {
+        let mut bytes = [[0; QUAD]; QUADS];
+        // SAFETY: AVX-512 by the level's contract; each store takes exactly a quad.
+        unsafe {
+            for (bytes, quad) in bytes.iter_mut().zip(folded_sixes(packed, scales)) {
+                _mm512_storeu_si512(bytes.as_mut_ptr().cast(), _mm512_xor_si512(quad, _mm512_set1_epi8(-128)));
+            }
+        }
+        bytes
+    }
+    const FOLDS: bool = true;
+    #[inline(always)]
+    fn add_folded<const N: usize>(
+        sums: &mut [__m512i; N],
+        quads: &[[u8; QUAD]; 4],
+        [scales, minima]: &[[u8; LANES]; 2],
+        inputs: &[[i32; N]; QUADS],
+        asks: Asks,
+    ) {
+        // SAFETY: AVX-512 VNNI by the level's contract; loads take exactly the quad and the scales.
+        unsafe {
+            let (scales, bias) = (in_lanes::<true>(load_lanes(scales)), in_lanes::<false>(load_lanes(minima)));
+            let bias = _mm512_sub_epi8(_mm512_set1_epi8(-128), _mm512_add_epi8(bias, bias));
+            let mask = _mm512_set1_epi8(15);
+            for (at, quad) in quads.iter().enumerate() {
+                let weights = _mm512_loadu_si512(quad.as_ptr().cast());
+                let low = _mm512_and_si512(weights, mask);
+                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
+                // Two bytes at once: neither product reaches the other.
+                let low = _mm512_add_epi8(_mm512_mullo_epi16(low, scales), bias);
+                let high = _mm512_add_epi8(_mm512_mullo_epi16(high, scales), bias);
+                add_dots(&mut sums[..N / 2], low, &inputs[at][..N / 2]);
+                asks.amid::<Self>(at);
+                add_dots(&mut sums[N / 2..], low, &inputs[at][N / 2..]);
+                add_dots(&mut sums[..N / 2], high, &inputs[4 + at][..N / 2]);
+                asks.after::<Self>(at);
+                add_dots(&mut sums[N / 2..], high, &inputs[4 + at][N / 2..]);
+            }
+        }
+    }
+    #[inline(always)]
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
         inputs: &[[i32; N]],
@@ -156,6 +197,67 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         }
         sums
     }
+}
+
+/// Byte i in each byte of lane i; with `ZEROS` in each second one, besides zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn in_lanes<const ZEROS: bool>(bytes: __m128i) -> __m512i {
+    // A place beyond 127 is a zero.
+    const fn places(others: u8) -> [[u8; 4]; LANES] {
+        let mut places = [[0; 4]; LANES];
+        let mut lane = 0;
+        while lane < LANES {
+            let place = lane as u8;
+            places[lane] = [place, place | others, place, place | others];
+            lane += 1;
+        }
+        places
+    }
+    let places = const { if ZEROS { &places(128) } else { &places(0) } };
+    // SAFETY: the load takes exactly the places.
+    let places = unsafe { _mm512_loadu_si512(places.as_ptr().cast()) };
+    _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), places)
+}
+
+/// A byte of each lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn load_lanes(bytes: &[u8; LANES]) -> __m128i {
+    // SAFETY: the load takes exactly the bytes.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+/// As [`Int8::fold_sixes`], but signed and not biased.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn folded_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) -> [__m512i; QUADS] {
+    let (six, zero) = (_mm512_set1_epi8(63), _mm512_setzero_si512());
+    let mut stored = [zero; 6];
+    let mut quads = [zero; QUADS];
+    for (at, packed) in packed.iter().enumerate() {
+        // SAFETY: the load takes exactly the quad.
+        stored[at] = unsafe { _mm512_loadu_si512(packed.as_ptr().cast()) };
+        quads[at] = _mm512_and_si512(stored[at], six);
+    }
+    for (at, [first, second, third]) in stored.as_chunks().0.iter().enumerate() {
+        // Of each the bits where the mask says so: the second's and third's, and then the first's.
+        const SELECT: i32 = 0xca;
+        let (first, second) = (_mm512_srli_epi16::<6>(*first), _mm512_srli_epi16::<4>(*second));
+        let upper = _mm512_ternarylogic_epi32::<SELECT>(_mm512_set1_epi8(12), second, _mm512_srli_epi16::<2>(*third));
+        let all = _mm512_ternarylogic_epi32::<SELECT>(_mm512_set1_epi8(3), first, upper);
+        quads[6 + at] = _mm512_and_si512(all, six);
+    }
+    for (half, scales) in scales.iter().enumerate() {
+        // Of a block that is not there they are 0.
+        let scales = _mm_subs_epu8(load_lanes(scales), _mm_set1_epi8(-128));
+        // 32 times them, at most 128, in bytes that do not reach each other.
+        let (scales, less) = (in_lanes::<true>(scales), in_lanes::<false>(_mm_slli_epi16::<5>(scales)));
+        for quad in &mut quads[half * QUADS / 2..][..QUADS / 2] {
+            *quad = _mm512_sub_epi8(_mm512_mullo_epi16(*quad, scales), less);
+        }
+    }
+    quads
 }
 
 /// In assembly, since the compiler makes two instructions of the intrinsic where sums wait for each other.

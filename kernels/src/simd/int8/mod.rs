@@ -12,6 +12,9 @@ mod avx2;
 mod avx512;
 mod portable;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{folded_sixes, in_lanes, load_lanes};
+
 /// Bytes of a quad: 4 k of 16 weight rows.
 pub(crate) const QUAD: usize = 64;
 /// K of a block of weights, and of the inputs that share a scale, but for q4_K, whose inputs have one for a super-block.
@@ -111,6 +114,35 @@ pub(crate) trait Int8: Copy + 'static {
         Self::add_pairs(acc, a, b)
     }
 
+    /// Quads of 6 bits less 32, times the scales of their halves, which are biased by 128 or 0 and at most 4; biased by 128.
+    #[inline(always)]
+    fn fold_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) -> [[u8; QUAD]; QUADS] {
+        let mut quads = sixes(packed);
+        for (quads, scales) in quads.as_chunks_mut::<{ QUADS / 2 }>().0.iter_mut().zip(scales) {
+            let scales = scales.map(|scale| scale.saturating_sub(128));
+            for bytes in quads.iter_mut().map(|quad| quad.as_chunks_mut::<4>().0) {
+                for (bytes, scale) in bytes.iter_mut().zip(scales) {
+                    *bytes = bytes.map(|byte| byte.wrapping_sub(32).wrapping_mul(scale).wrapping_add(128));
+                }
+            }
+        }
+        quads
+    }
+    /// Whether [`Self::add_folded`] is there.
+    const FOLDS: bool = false;
+    /// Adds to each sum of N inputs the products with a block's weights below 16, as of [`Self::dot_nibbles`], each made a byte
+    /// first: lane by lane times a scale, less twice a minimum, and biased by 128.
+    #[inline(always)]
+    fn add_folded<const N: usize>(
+        _sums: &mut [Self::I; N],
+        _quads: &[[u8; QUAD]; 4],
+        _scales_and_minima: &[[u8; LANES]; 2],
+        _inputs: &[[i32; N]; QUADS],
+        _asks: Asks,
+    ) {
+        unreachable!("a level that folds says so and how");
+    }
+
     /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
     /// The asks are made between the products.
     fn dot_bytes<const N: usize>(
@@ -127,4 +159,20 @@ pub(crate) trait Int8: Copy + 'static {
         first: &[i32; N],
         asks: Asks,
     ) -> [Self::I; N];
+}
+
+/// Quads of 6 bits a weight, unpacked to bytes: the lower bits are six quads, the upper two of three quads are another.
+#[inline(always)]
+pub(crate) fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
+    let mut quads = [[0; QUAD]; QUADS];
+    let (lower, upper) = quads.split_at_mut(packed.len());
+    for (quad, packed) in lower.iter_mut().zip(packed) {
+        *quad = packed.map(|byte| byte & 63);
+    }
+    for (quad, [first, second, third]) in upper.iter_mut().zip(packed.as_chunks().0) {
+        for (byte, ((first, second), third)) in quad.iter_mut().zip(first.iter().zip(second).zip(third)) {
+            *byte = first >> 6 & 3 | second >> 4 & 12 | third >> 2 & 48;
+        }
+    }
+    quads
 }

@@ -14,7 +14,7 @@
 use super::WeightBlock;
 use crate::ops::linear::pack::notes_of;
 use crate::quant::{BAND, BlockFormat, PANEL, Pair, Panel, SPAN, SUPER, meta_bytes};
-use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::int8::{BLOCK, QUAD, QUADS, sixes};
 use crate::simd::{Asks, LANES, Line, SHIFT, Simd};
 use crate::weight::WeightDtype;
 use std::mem::MaybeUninit;
@@ -119,10 +119,18 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4_0 {
     }
 }
 
-struct Q4K;
+/// Whether a level makes bytes of folded super-blocks for N inputs: what it takes is shared by them, and fewer have less to
+/// scale.
+const fn folds<S: Simd, const N: usize>() -> bool {
+    S::FOLDS && N > 6
+}
+
+/// One that folds is bytes under one scale, whether a level makes them or multiplies by quants, scales and minima: all of it is
+/// integers, which are scaled once.
+struct Q4K<const FOLDS: bool>;
 
 /// A super-block is summed in integers: its blocks' scales are integers, and its inputs have one scale.
-impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
+impl<S: Simd, const FOLDS: bool> PanelFormat<S, { QUADS / 2 }> for Q4K<FOLDS> {
     const WORDS: usize = S::NARROW_INPUT.words();
     const NOTES: usize = notes_of(BlockFormat::Q4K);
     const SUPERS: usize = 2;
@@ -137,6 +145,10 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
     ) {
         let (words, notes) = inputs.split_at(QUADS);
         let words = words.try_into().expect("a word for each quad");
+        if FOLDS && folds::<S, N>() {
+            S::add_folded(ints, block.quads, meta_bytes(block.meta), words, asks);
+            return;
+        }
         // Of the weights less 8 where a dot must have 16 bits.
         let first = if S::MULTIPLIES { &[0; N] } else { &notes[1] };
         let dots = S::dot_nibbles(block.quads, words, first, asks);
@@ -155,26 +167,89 @@ impl<S: Simd> PanelFormat<S, { QUADS / 2 }> for Q4K {
         sums: &mut [S::F; N],
     ) {
         let per_block = <Self as PanelFormat<S, { QUADS / 2 }>>::WORDS + <Self as PanelFormat<S, { QUADS / 2 }>>::NOTES;
+        let d = S::load_f16(&supers[0]);
+        if FOLDS && folds::<S, N>() {
+            end_folded::<S, N>(d, &inputs[QUADS], &inputs[per_block + QUADS], ints, sums);
+            return;
+        }
         let mut minima = [S::splat_i32(0); N];
         // The minima, and what the dots lack for the 8 if they were of less.
-        for (pair, inputs) in pairs.iter().zip(inputs.chunks(2 * per_block)) {
+        for (at, pair) in pairs.iter().enumerate() {
             let [[first, first_minima], [second, second_minima]] = [&pair.meta[0], &pair.meta[1]].map(meta_bytes);
             let (scales, least) = (S::load_pairs(first, second), S::load_pairs(first_minima, second_minima));
             for n in 0..N {
-                let eights = S::splat_i32(inputs[QUADS + 2][n]);
+                let eights = S::splat_i32(inputs[2 * at * per_block + QUADS + 2][n]);
                 if !S::MULTIPLIES {
                     ints[n] = S::add_pairs(ints[n], scales, eights);
                 }
                 minima[n] = S::add_pairs(minima[n], least, eights);
             }
         }
-        let (d, d_min) = (S::load_f16(&supers[0]), S::mul(S::load_f16(&supers[1]), S::splat(-0.125)));
+        let d_min = S::mul(S::load_f16(&supers[1]), S::splat(-0.125));
         for n in 0..N {
             let scale = S::splat(f32::from_bits(inputs[QUADS][n] as u32));
-            let dot = S::fma(S::from_i32(ints[n]), d, S::mul(S::from_i32(minima[n]), d_min));
+            let (int, minimum) = (S::from_i32(ints[n]), S::from_i32(minima[n]));
+            let dot = match FOLDS {
+                // Twice an eighth, and both are below 2^24: exact.
+                true => S::mul(S::fma(minimum, S::splat(-0.25), int), d),
+                false => S::fma(int, d, S::mul(minimum, d_min)),
+            };
             sums[n] = S::fma(dot, scale, sums[n]);
             ints[n] = S::splat_i32(0);
         }
+    }
+}
+
+/// Adds the integers of a folded super-block to the sums; `starts` are where dots of its inputs begin.
+#[inline(always)]
+fn end_folded<S: Simd, const N: usize>(
+    scales: S::F,
+    inputs: &[i32; N],
+    starts: &[i32; N],
+    ints: &mut [S::I; N],
+    sums: &mut [S::F; N],
+) {
+    for n in 0..N {
+        ints[n] = S::add_i32(ints[n], S::splat_i32(starts[n]));
+    }
+    scaled::<S, N>(sums, *ints, scales, inputs);
+    *ints = [S::splat_i32(0); N];
+}
+
+/// Super-blocks that fold, as bytes.
+struct FoldedQ6K;
+
+impl<S: Simd> PanelFormat<S, 6> for FoldedQ6K {
+    const WORDS: usize = S::WIDE_INPUT.words();
+    const NOTES: usize = notes_of(BlockFormat::Q6K);
+    const SUPERS: usize = 1;
+
+    #[inline(always)]
+    fn add<const N: usize>(
+        block: &Block<'_, 6>,
+        inputs: &[[i32; N]],
+        asks: Asks,
+        ints: &mut [S::I; N],
+        _sums: &mut [S::F; N],
+    ) {
+        let words = &inputs[..<Self as PanelFormat<S, 6>>::WORDS];
+        let dots = S::dot_bytes(&S::fold_sixes(block.quads, meta_bytes(block.meta)), words, &[0; N], asks);
+        for n in 0..N {
+            ints[n] = S::add_i32(ints[n], dots[n]);
+        }
+    }
+
+    #[inline(always)]
+    fn end<const N: usize>(
+        supers: &[[u16; PANEL]],
+        _pairs: &[Pair<6>],
+        inputs: &[[i32; N]],
+        ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
+        let words = <Self as PanelFormat<S, 6>>::WORDS;
+        let per_block = words + <Self as PanelFormat<S, 6>>::NOTES;
+        end_folded::<S, N>(S::load_f16(&supers[0]), &inputs[words], &inputs[per_block + words], ints, sums);
     }
 }
 
@@ -222,22 +297,6 @@ pub(super) fn signed_scales<S: Simd>(d: &[u16; PANEL], scales: &[u8; PANEL]) -> 
     S::fma(S::load_u8(scales), d, S::mul(d, S::splat(-128.0)))
 }
 
-/// Quads of 6 bits a weight, unpacked to bytes: the lower bits are six quads, the upper two of three quads are another.
-#[inline(always)]
-pub(super) fn sixes(packed: &[[u8; QUAD]; 6]) -> [[u8; QUAD]; QUADS] {
-    let mut quads = [[0; QUAD]; QUADS];
-    let (lower, upper) = quads.split_at_mut(packed.len());
-    for (quad, packed) in lower.iter_mut().zip(packed) {
-        *quad = packed.map(|byte| byte & 63);
-    }
-    for (quad, [first, second, third]) in upper.iter_mut().zip(packed.as_chunks().0) {
-        for (byte, ((first, second), third)) in quad.iter_mut().zip(first.iter().zip(second).zip(third)) {
-            *byte = first >> 6 & 3 | second >> 4 & 12 | third >> 2 & 48;
-        }
-    }
-    quads
-}
-
 impl WeightBlock<'_> {
     /// Asks for the first lines of the block, if its weights are quantised.
     #[inline(always)]
@@ -252,7 +311,9 @@ impl WeightBlock<'_> {
         match self.linear.weight().dtype() {
             WeightDtype::Q8_0 => self.walk_format::<S, Q8_0, QUADS>(),
             WeightDtype::Q4_0 => self.walk_format::<S, Q4_0, { QUADS / 2 }>(),
-            WeightDtype::Q4K => self.walk_format::<S, Q4K, { QUADS / 2 }>(),
+            WeightDtype::Q4K if self.linear.weight().folds() => self.walk_format::<S, Q4K<true>, { QUADS / 2 }>(),
+            WeightDtype::Q4K => self.walk_format::<S, Q4K<false>, { QUADS / 2 }>(),
+            _ if self.linear.weight().folds() => self.walk_format::<S, FoldedQ6K, 6>(),
             _ => self.walk_format::<S, Q6K, 6>(),
         }
     }

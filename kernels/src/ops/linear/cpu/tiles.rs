@@ -9,17 +9,19 @@
 //! two serves is a matter of speed only. Of q4_K a whole super-block is a sum of integers.
 
 mod bf16;
-mod q4_k;
 mod quantised;
+mod super_blocks;
 
 use super::WeightBlock;
 use crate::ops::linear::PackedRows;
 use crate::quant::{BAND, PANEL};
+use crate::simd::int8::QUADS;
 use crate::simd::{Avx512, LANES, Line};
 use crate::weight::WeightDtype;
 use quantised::{Q4_0, Q6K, Q8_0};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use super_blocks::{FoldedQ4K, FoldedQ6K, Q4K};
 
 /// The lanes of the level.
 type Lanes = Avx512<false>;
@@ -29,6 +31,7 @@ const SIDE: usize = 16;
 /// Fewer input rows than these multiply quantised weights faster by vectors: one walk of theirs takes up to 8, and q6_K is
 /// two dots a block by tiles.
 const LEAST_QUANTISED: usize = 9;
+const LEAST_FOLDED: usize = 6;
 const LEAST_Q6_K: usize = 17;
 
 /// Most groups of input rows in one walk over quantised weights.
@@ -104,6 +107,7 @@ impl WeightBlock<'_> {
 pub(super) fn serve(x: &PackedRows) -> bool {
     match x.dtype() {
         WeightDtype::Bf16 => true,
+        _ if x.folds() => x.rows() >= LEAST_FOLDED,
         WeightDtype::Q6K => x.rows() >= LEAST_Q6_K,
         dtype => dtype.is_quantised() && x.rows() >= LEAST_QUANTISED,
     }
@@ -123,7 +127,9 @@ pub(super) unsafe fn walk(block: &WeightBlock<'_>) {
         match block.x.dtype() {
             WeightDtype::Q8_0 => block.walk_quantised::<Q8_0>(),
             WeightDtype::Q4_0 => block.walk_quantised::<Q4_0>(),
-            WeightDtype::Q4K => block.walk_q4_k(),
+            WeightDtype::Q4K if block.x.folds() => block.walk_super_blocks::<FoldedQ4K, { QUADS / 2 }>(),
+            WeightDtype::Q4K => block.walk_super_blocks::<Q4K, { QUADS / 2 }>(),
+            WeightDtype::Q6K if block.x.folds() => block.walk_super_blocks::<FoldedQ6K, 6>(),
             WeightDtype::Q6K => block.walk_quantised::<Q6K>(),
             _ => block.walk_bf16(),
         }

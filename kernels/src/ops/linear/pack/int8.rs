@@ -1,6 +1,6 @@
 //! Inputs of quantised weights: rounded to int8 with a scale, and notes of where sums start, which undo the weights' bias.
 
-use super::{NOTES, input_layout};
+use super::{NOTES, input_layout, rounded_as};
 use crate::quant::{BlockFormat, SUPER};
 use crate::simd::int8::BLOCK;
 use crate::simd::{LANES, SHIFT, Simd};
@@ -9,8 +9,8 @@ use std::mem::MaybeUninit;
 
 /// Values as int8, followed by the notes of all blocks, for matrix instructions.
 #[inline(always)]
-pub(super) fn pack_int8<S: Simd>(dtype: WeightDtype, x: &[f32], words: &mut [i32]) {
-    let (Some(format), Some(layout)) = (BlockFormat::of(dtype), input_layout::<S>(dtype)) else {
+pub(super) fn pack_int8<S: Simd>(dtype: WeightDtype, folds: bool, x: &[f32], words: &mut [i32]) {
+    let (Some(format), Some(layout)) = (rounded_as(dtype, folds), input_layout::<S>(dtype)) else {
         return;
     };
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
@@ -122,6 +122,12 @@ pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32], by: &Scales)
                 let (even, odd) = (halves[block & !1], halves[block | 1]);
                 let (even, odd) = (even[0] + even[1], odd[0] + odd[1]);
                 notes[1][block] = -8 * (first + second);
+                // Of a super-block that folds the bits of a float, as of others above: its weights are biased by 128. The scale
+                // is read of the first block.
+                if block == 1 {
+                    let all: i32 = halves.as_flattened().iter().sum();
+                    notes[0][block] = SHIFT.to_bits() as i32 - 128 * all;
+                }
                 (notes[2][block], notes[3][block]) = ((8 * even) & 0xffff | odd << 19, even & 0xffff | odd << 16);
             }
         }

@@ -4,11 +4,11 @@
 //! added up as in `panels`, with the same bits.
 
 use super::{BandSums, GROUPS, Groups, Lanes, SIDE, WeightBlock};
-use crate::ops::linear::cpu::panels::{signed_scales, sixes};
+use crate::ops::linear::cpu::panels::signed_scales;
 use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, PANEL, Panel, SPAN};
 use crate::simd::amx::Tiles;
-use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::int8::{BLOCK, QUAD, QUADS, sixes};
 use crate::simd::{LANES, Line, SHIFT, Simd};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;

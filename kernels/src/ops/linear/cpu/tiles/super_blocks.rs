@@ -1,9 +1,10 @@
-//! q4_K by matrix instructions, a super-block at a time.
+//! q4_K, and q6_K that folds, by matrix instructions, a super-block at a time.
 //!
-//! A block's scale has 6 bits: 8 times its upper three and its lower three. Either times a weight of 4 bits is at most
+//! A block's scale of q4_K has 6 bits: 8 times its upper three and its lower three. Either times a weight of 4 bits is at most
 //! 7 * 15, a signed byte, so a super-block becomes two planes of bytes, whose dots with 256 inputs add up in two tiles: no
 //! block's dot is stored and scaled by itself. Minima go with sums of the inputs. All of it is integers, and gives the bits
-//! of `panels`.
+//! of `panels`. One that folds is a single plane of signed bytes, to whose integers nothing is added: half of the products and
+//! of what is stored.
 //!
 //! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last. A pair is unpacked over
 //! the planes that tiles have just read: planes of two super-blocks left the first-level cache no room for inputs, and a
@@ -13,7 +14,7 @@ use super::{BandSums, GROUPS, Groups, Lanes, SIDE, Sums, WeightBlock};
 use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER, meta_bytes};
 use crate::simd::amx::Tiles;
-use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
+use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS, folded_sixes, in_lanes, load_lanes};
 use crate::simd::{LANES, SHIFT, Simd};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -28,7 +29,7 @@ const PAIRS: usize = SUPER / 2;
 /// Rows that are scaled with each of them.
 const SCALED: usize = SIDE / PAIRS;
 
-/// A pair of blocks as bytes times the upper and the lower bits of their scales.
+/// A pair of blocks as bytes times the upper and the lower bits of their scales; of one that folds the first is all.
 type Planes = [[[u8; QUAD]; 2 * QUADS]; 2];
 /// A super-block's integers by either plane, a line for each input row.
 type Ints = [[[i32; LANES]; SIDE]; 2];
@@ -47,7 +48,7 @@ struct Scratch {
 
 impl WeightBlock<'_> {
     #[inline(always)]
-    pub(super) unsafe fn walk_q4_k(&self) {
+    pub(super) unsafe fn walk_super_blocks<T: SuperFormat<Q>, const Q: usize>(&self) {
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch {
             planes: [MaybeUninit::uninit(); PAIRS],
@@ -83,8 +84,8 @@ impl WeightBlock<'_> {
                 // SAFETY: tiles are configured for so many rows, and sums were set.
                 unsafe {
                     match rows == SIDE {
-                        true => band_walk.run::<true>(&inputs[..groups], &mut sums),
-                        false => band_walk.run::<false>(&inputs[..groups], &mut sums),
+                        true => band_walk.run::<T, true>(&inputs[..groups], &mut sums),
+                        false => band_walk.run::<T, false>(&inputs[..groups], &mut sums),
                     }
                     self.put_groups(&walk, &band, &sums);
                 }
@@ -95,9 +96,9 @@ impl WeightBlock<'_> {
 
 /// Up to 8 blocks of a panel.
 #[derive(Clone, Copy)]
-struct SuperBlock<'a> {
-    pairs: &'a [Pair<{ QUADS / 2 }>],
-    supers: &'a [[u16; PANEL]; 2],
+struct SuperBlock<'a, const Q: usize> {
+    pairs: &'a [Pair<Q>],
+    supers: &'a [[u16; PANEL]],
     /// The panel's place in its band.
     place: usize,
     /// The span, and the first pair in it.
@@ -105,7 +106,7 @@ struct SuperBlock<'a> {
     pair: usize,
 }
 
-impl SuperBlock<'_> {
+impl<const Q: usize> SuperBlock<'_, Q> {
     /// The first block of the row.
     #[inline(always)]
     fn first(&self) -> usize {
@@ -113,37 +114,119 @@ impl SuperBlock<'_> {
     }
 }
 
-/// A pair's quads times the upper and the lower bits of their scales; asks for the pairs ahead.
+/// Super-blocks whose blocks are stored in Q quads.
+pub(super) trait SuperFormat<const Q: usize> {
+    /// Whether one plane is all.
+    const FOLDS: bool;
+    /// f16 scales of each row.
+    const SUPERS: usize;
+    /// Makes the planes of a pair; `ask` is called with the number of each line that is read.
+    ///
+    /// # Safety
+    /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
+    unsafe fn unpack(pair: &Pair<Q>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>);
+}
+
+/// Quads times the upper and the lower bits of scales.
+pub(super) struct Q4K;
+
+impl SuperFormat<{ QUADS / 2 }> for Q4K {
+    const FOLDS: bool = false;
+    const SUPERS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
+        let planes = planes.as_mut_ptr().cast::<__m512i>();
+        for (which, quads) in pair.quads.iter().enumerate() {
+            // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
+            unsafe {
+                let scales = in_lanes::<true>(load_lanes(&meta_bytes(&pair.meta[which])[0]));
+                let (high, low) = (_mm512_srli_epi16::<3>(scales), _mm512_and_si512(scales, _mm512_set1_epi16(7)));
+                let (upper, lower) = (planes.add(which * QUADS), planes.add((2 + which) * QUADS));
+                for (at, quad) in quads.iter().enumerate() {
+                    ask(which * QUADS / 2 + at);
+                    let [first, second] = nibbles(quad);
+                    // Two bytes at once: neither product reaches the other.
+                    _mm512_store_si512(upper.add(at), _mm512_mullo_epi16(first, high));
+                    _mm512_store_si512(upper.add(QUADS / 2 + at), _mm512_mullo_epi16(second, high));
+                    _mm512_store_si512(lower.add(at), _mm512_mullo_epi16(first, low));
+                    _mm512_store_si512(lower.add(QUADS / 2 + at), _mm512_mullo_epi16(second, low));
+                }
+            }
+        }
+    }
+}
+
+/// Quads times scales, less twice the minima.
+pub(super) struct FoldedQ4K;
+
+impl SuperFormat<{ QUADS / 2 }> for FoldedQ4K {
+    const FOLDS: bool = true;
+    const SUPERS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
+        let plane = planes.as_mut_ptr().cast::<__m512i>();
+        for (which, quads) in pair.quads.iter().enumerate() {
+            let [scales, minima] = meta_bytes(&pair.meta[which]);
+            // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
+            unsafe {
+                let (scales, minima) = (in_lanes::<true>(load_lanes(scales)), in_lanes::<false>(load_lanes(minima)));
+                let (minima, plane) = (_mm512_add_epi8(minima, minima), plane.add(which * QUADS));
+                for (at, quad) in quads.iter().enumerate() {
+                    ask(which * QUADS / 2 + at);
+                    let bytes = nibbles(quad).map(|quad| _mm512_sub_epi8(_mm512_mullo_epi16(quad, scales), minima));
+                    _mm512_store_si512(plane.add(at), bytes[0]);
+                    _mm512_store_si512(plane.add(QUADS / 2 + at), bytes[1]);
+                }
+            }
+        }
+    }
+}
+
+/// Quads of 6 bits, less 32, times the scales of their halves.
+pub(super) struct FoldedQ6K;
+
+impl SuperFormat<6> for FoldedQ6K {
+    const FOLDS: bool = true;
+    const SUPERS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn unpack(pair: &Pair<6>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
+        let plane = planes.as_mut_ptr().cast::<__m512i>();
+        for (which, quads) in pair.quads.iter().enumerate() {
+            (0..quads.len()).for_each(|line| ask(which * quads.len() + line));
+            // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
+            unsafe {
+                for (at, bytes) in folded_sixes(quads, meta_bytes(&pair.meta[which])).into_iter().enumerate() {
+                    _mm512_store_si512(plane.add(which * QUADS + at), bytes);
+                }
+            }
+        }
+    }
+}
+
+/// The lower and the upper halves of bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn nibbles(quad: &[u8; QUAD]) -> [__m512i; 2] {
+    // SAFETY: the load takes exactly the quad.
+    let quad = unsafe { _mm512_loadu_si512(quad.as_ptr().cast()) };
+    let mask = _mm512_set1_epi8(15);
+    [_mm512_and_si512(quad, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(quad), mask)]
+}
+
+/// The same of a pair; asks for the pairs ahead.
 #[inline(always)]
-fn unpack(pair: &Pair<{ QUADS / 2 }>, planes: &mut MaybeUninit<Planes>) {
+fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut MaybeUninit<Planes>) {
     let ask = |line: usize| {
         let line = (&raw const *pair).cast::<u8>().wrapping_add(line * QUAD);
         Lanes::prefetch(line.wrapping_add(NEAR));
         Lanes::prefetch_far(line.wrapping_add(FAR));
     };
     ask(0);
-    let planes = planes.as_mut_ptr().cast::<__m512i>();
-    for (which, quads) in pair.quads.iter().enumerate() {
-        let scales = &meta_bytes(&pair.meta[which])[0];
-        let scales = Lanes::load_pairs(scales, scales);
-        // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
-        unsafe {
-            let (high, low) = (_mm512_srli_epi16::<3>(scales), _mm512_and_si512(scales, _mm512_set1_epi16(7)));
-            let mask = _mm512_set1_epi8(15);
-            let (upper, lower) = (planes.add(which * QUADS), planes.add((2 + which) * QUADS));
-            for (at, quad) in quads.iter().enumerate() {
-                ask(1 + which * QUADS / 2 + at);
-                let packed = _mm512_loadu_si512(quad.as_ptr().cast());
-                let first = _mm512_and_si512(packed, mask);
-                let second = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
-                // Two bytes at once: neither product reaches the other.
-                _mm512_store_si512(upper.add(at), _mm512_mullo_epi16(first, high));
-                _mm512_store_si512(upper.add(QUADS / 2 + at), _mm512_mullo_epi16(second, high));
-                _mm512_store_si512(lower.add(at), _mm512_mullo_epi16(first, low));
-                _mm512_store_si512(lower.add(QUADS / 2 + at), _mm512_mullo_epi16(second, low));
-            }
-        }
-    }
+    // SAFETY: the level has matrix instructions.
+    unsafe { T::unpack(pair, |line| ask(1 + line), planes) };
 }
 
 /// What scales a super-block's integers.
@@ -157,15 +240,18 @@ struct Scales {
 
 impl Scales {
     #[inline(always)]
-    fn of(this: &SuperBlock<'_>) -> Self {
+    fn of<const Q: usize>(this: &SuperBlock<'_, Q>) -> Self {
         let mut minima = [Lanes::splat_i32(0); PAIRS];
+        let d = Lanes::load_f16(&this.supers[0]);
+        let [_, d_min] = this.supers else {
+            return Self { minima, d, d_min: d, shift: d };
+        };
         for (minima, pair) in minima.iter_mut().zip(this.pairs) {
             let [[_, first], [_, second]] = [&pair.meta[0], &pair.meta[1]].map(meta_bytes);
             *minima = Lanes::load_pairs(first, second);
         }
-        let [d, d_min] = this.supers;
         let d_min = Lanes::mul(Lanes::load_f16(d_min), Lanes::splat(-1.0));
-        Self { minima, d: Lanes::load_f16(d), d_min, shift: Lanes::mul(d_min, Lanes::splat(-SHIFT)) }
+        Self { minima, d, d_min, shift: Lanes::mul(d_min, Lanes::splat(-SHIFT)) }
     }
 }
 
@@ -179,17 +265,17 @@ struct Waiting {
 
 /// A super-block and a group of inputs.
 #[derive(Clone, Copy)]
-struct Step<'a> {
-    this: SuperBlock<'a>,
+struct Step<'a, const Q: usize> {
+    this: SuperBlock<'a, Q>,
     /// The group's first row.
     inputs: *const u8,
     /// What is to be unpacked meanwhile, and scaled.
-    unpacked: &'a [Pair<{ QUADS / 2 }>],
+    unpacked: &'a [Pair<Q>],
     last: Option<Waiting>,
 }
 
 /// A band of panels times the groups of input rows.
-struct BandWalk<'a> {
+struct BandWalk<'a, const Q: usize> {
     block: &'a WeightBlock<'a>,
     /// All input rows.
     inputs: Range<usize>,
@@ -204,30 +290,30 @@ struct BandWalk<'a> {
     scratch: &'a mut Scratch,
 }
 
-impl<'a> BandWalk<'a> {
+impl<'a, const Q: usize> BandWalk<'a, Q> {
     /// The super-block from `pair` on, if there is one.
     #[inline(always)]
-    fn super_block(&self, span: usize, place: usize, pair: usize) -> Option<SuperBlock<'a>> {
+    fn super_block<T: SuperFormat<Q>>(&self, span: usize, place: usize, pair: usize) -> Option<SuperBlock<'a, Q>> {
         if span * SPAN >= self.blocks {
             return None;
         }
         let panel = self.weight.panel(self.panels.start + place, span);
         let pairs = &panel.pairs()[pair..];
         let pairs = &pairs[..pairs.len().min(PAIRS)];
-        Some(SuperBlock { pairs, supers: panel.supers(2 * pair), place, span, pair })
+        Some(SuperBlock { pairs, supers: panel.supers_of(2 * pair / SUPER, T::SUPERS), place, span, pair })
     }
 
     /// The one behind it in the walk: the panel's next, or the next panel's first, span by span.
     #[inline(always)]
-    fn behind(&self, this: &SuperBlock<'_>) -> Option<SuperBlock<'a>> {
+    fn behind<T: SuperFormat<Q>>(&self, this: &SuperBlock<'_, Q>) -> Option<SuperBlock<'a, Q>> {
         let blocks = SPAN.min(self.blocks - this.span * SPAN);
         let pair = this.pair + PAIRS;
         if 2 * pair < blocks {
-            self.super_block(this.span, this.place, pair)
+            self.super_block::<T>(this.span, this.place, pair)
         } else if this.place + 1 < self.panels.len() {
-            self.super_block(this.span, this.place + 1, 0)
+            self.super_block::<T>(this.span, this.place + 1, 0)
         } else {
-            self.super_block(this.span + 1, 0, 0)
+            self.super_block::<T>(this.span + 1, 0, 0)
         }
     }
 
@@ -236,17 +322,17 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// Tiles must be configured for so many rows, which must be there, and sums be set.
     #[inline(always)]
-    unsafe fn run<const FULL: bool>(&mut self, groups: &[*const u8], sums: &mut BandSums) {
-        let mut next = self.super_block(0, 0, 0);
+    unsafe fn run<T: SuperFormat<Q>, const FULL: bool>(&mut self, groups: &[*const u8], sums: &mut BandSums) {
+        let mut next = self.super_block::<T>(0, 0, 0);
         if let Some(next) = next {
             for (pair, planes) in next.pairs.iter().zip(&mut self.scratch.planes) {
-                unpack(pair, planes);
+                unpack::<T, Q>(pair, planes);
             }
         }
         let (mut buffer, mut item) = (0, 0);
         let mut last = None;
         while let Some(this) = next {
-            next = self.behind(&this);
+            next = self.behind::<T>(&this);
             if this.pair == 0 && (this.span + 1) * SPAN >= self.blocks {
                 self.block.ask_for_output::<Lanes>(self.inputs.clone(), self.panels.start + this.place);
             }
@@ -259,8 +345,8 @@ impl<'a> BandWalk<'a> {
                 // SAFETY: the caller's; this super-block was unpacked.
                 unsafe {
                     match item {
-                        0 => self.step::<0, 1, FULL>(step),
-                        _ => self.step::<2, 3, FULL>(step),
+                        0 => self.step::<0, 1, T, FULL>(step),
+                        _ => self.step::<2, 3, T, FULL>(step),
                     }
                 }
                 let (notes, sums) = (inputs.wrapping_add(notes), sums[this.place][group].as_mut_ptr());
@@ -271,7 +357,7 @@ impl<'a> BandWalk<'a> {
         }
         if let Some(last) = last {
             // SAFETY: the caller's.
-            unsafe { (0..PAIRS).for_each(|pair| self.scale::<FULL>(last, 1 - item, pair)) };
+            unsafe { (0..PAIRS).for_each(|pair| self.scale::<T, FULL>(last, 1 - item, pair)) };
         }
     }
 
@@ -281,19 +367,23 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// As of [`Self::run`]; the super-block must be unpacked, and of what came before the scales and integers be there.
     #[inline(always)]
-    unsafe fn step<const C: u8, const D: u8, const FULL: bool>(&mut self, step: Step<'_>) {
+    unsafe fn step<const C: u8, const D: u8, T: SuperFormat<Q>, const FULL: bool>(&mut self, step: Step<'_, Q>) {
         self.tiles.zero::<C>();
-        self.tiles.zero::<D>();
+        if !T::FOLDS {
+            self.tiles.zero::<D>();
+        }
         // SAFETY: the caller's.
         unsafe {
-            self.pair::<C, D, 4, FULL>(&step, 0);
-            self.pair::<C, D, 5, FULL>(&step, 1);
-            self.pair::<C, D, 4, FULL>(&step, 2);
-            self.pair::<C, D, 5, FULL>(&step, 3);
+            self.pair::<C, D, 4, T, FULL>(&step, 0);
+            self.pair::<C, D, 5, T, FULL>(&step, 1);
+            self.pair::<C, D, 4, T, FULL>(&step, 2);
+            self.pair::<C, D, 5, T, FULL>(&step, 3);
             // A tile of sums has at most 16 lines.
             let ints = self.scratch.ints[usize::from(C / 2)].as_mut_ptr().cast::<u8>();
             self.tiles.store::<C>(ints, QUAD);
-            self.tiles.store::<D>(ints.add(size_of::<Ints>() / 2), QUAD);
+            if !T::FOLDS {
+                self.tiles.store::<D>(ints.add(size_of::<Ints>() / 2), QUAD);
+            }
         }
     }
 
@@ -302,7 +392,11 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// As of [`Self::step`].
     #[inline(always)]
-    unsafe fn pair<const C: u8, const D: u8, const A: u8, const FULL: bool>(&mut self, step: &Step<'_>, pair: usize) {
+    unsafe fn pair<const C: u8, const D: u8, const A: u8, T: SuperFormat<Q>, const FULL: bool>(
+        &mut self,
+        step: &Step<'_, Q>,
+        pair: usize,
+    ) {
         if pair < step.this.pairs.len() {
             let upper = self.scratch.planes[pair].as_ptr().cast::<u8>();
             let inputs = step.inputs.wrapping_add((step.this.first() + 2 * pair) * BLOCK);
@@ -310,17 +404,21 @@ impl<'a> BandWalk<'a> {
             unsafe {
                 self.tiles.load::<A>(inputs, self.stride);
                 self.tiles.load::<6>(upper, QUAD);
-                self.tiles.load::<7>(upper.add(size_of::<Planes>() / 2), QUAD);
-                self.tiles.multiply_int8::<C, A, 6>();
-                self.tiles.multiply_int8::<D, A, 7>();
+                if T::FOLDS {
+                    self.tiles.multiply_signed::<C, A, 6>();
+                } else {
+                    self.tiles.load::<7>(upper.add(size_of::<Planes>() / 2), QUAD);
+                    self.tiles.multiply_int8::<C, A, 6>();
+                    self.tiles.multiply_int8::<D, A, 7>();
+                }
             }
         }
         if let Some(unpacked) = step.unpacked.get(pair) {
-            unpack(unpacked, &mut self.scratch.planes[pair]);
+            unpack::<T, Q>(unpacked, &mut self.scratch.planes[pair]);
         }
         if let Some(last) = step.last {
             // SAFETY: the caller's.
-            unsafe { self.scale::<FULL>(last, 1 - usize::from(C / 2), pair) };
+            unsafe { self.scale::<T, FULL>(last, 1 - usize::from(C / 2), pair) };
         }
     }
 
@@ -329,7 +427,7 @@ impl<'a> BandWalk<'a> {
     /// # Safety
     /// As of [`Self::run`]; the integers and scales must be there.
     #[inline(always)]
-    unsafe fn scale<const FULL: bool>(&self, waiting: Waiting, item: usize, pair: usize) {
+    unsafe fn scale<T: SuperFormat<Q>, const FULL: bool>(&self, waiting: Waiting, item: usize, pair: usize) {
         // SAFETY: the caller's.
         let scales = unsafe { *self.scratch.scales[waiting.buffer].assume_init_ref() };
         let ints = self.scratch.ints[item].as_ptr().cast::<__m512i>();
@@ -340,12 +438,16 @@ impl<'a> BandWalk<'a> {
             let notes = waiting.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
             // SAFETY: the caller's: AVX-512 by the level; rows have notes of whole super-blocks.
             unsafe {
-                let (upper, lower) = (_mm512_load_si512(ints.add(n)), _mm512_load_si512(ints.add(SIDE + n)));
-                let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), lower);
-                // Below 2^22, so that these are the bits of `SHIFT` and the integer.
-                let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &scales.minima, notes);
-                let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
-                let dot = Lanes::fma(Lanes::from_i32(ints), scales.d, minima);
+                let upper = _mm512_load_si512(ints.add(n));
+                let dot = if T::FOLDS {
+                    Lanes::mul(Lanes::from_i32(upper), scales.d)
+                } else {
+                    let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), _mm512_load_si512(ints.add(SIDE + n)));
+                    // Below 2^22, so that these are the bits of `SHIFT` and the integer.
+                    let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &scales.minima, notes);
+                    let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
+                    Lanes::fma(Lanes::from_i32(ints), scales.d, minima)
+                };
                 let input = Lanes::splat(f32::from_bits((*notes)[0] as u32));
                 let sum = &mut (*waiting.sums)[n].0;
                 Lanes::store(Lanes::fma(dot, input, Lanes::load(sum)), sum);
