@@ -8,7 +8,7 @@
 
 use super::super::avx2::Avx2;
 use super::super::{Asks, LANES};
-use super::{InputLayout, Int8, QUAD, QUADS};
+use super::{InputLayout, Int8, QUAD, QUADS, sixes};
 use std::arch::x86_64::*;
 
 type Sums = [__m256i; 2];
@@ -109,6 +109,34 @@ impl Int8 for Avx2 {
             let first = _mm256_add_epi32(acc[0], _mm256_madd_epi16(a[0], b[0]));
             [first, _mm256_add_epi32(acc[1], _mm256_madd_epi16(a[1], b[1]))]
         }
+    }
+    #[inline(always)]
+    fn fold_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) -> [[u8; QUAD]; QUADS] {
+        let mut quads = sixes(packed);
+        for (quads, scales) in quads.as_chunks_mut::<{ QUADS / 2 }>().0.iter_mut().zip(scales) {
+            // SAFETY: AVX2 by the level's contract; loads take exactly the scales, and loads and stores half of a quad.
+            unsafe {
+                // Of a block that is not there they are 0.
+                let scales = _mm_subs_epu8(_mm_loadu_si128(scales.as_ptr().cast()), _mm_set1_epi8(-128));
+                // 32 times them, at most 128, in bytes that do not reach each other, less the bias.
+                let less = _mm_xor_si128(_mm_slli_epi16::<5>(scales), _mm_set1_epi8(-128));
+                let [scales, less] = [scales, less].map(|bytes| _mm256_broadcastsi128_si256(bytes));
+                for (half, first) in [0, 8].into_iter().enumerate() {
+                    // Of lane i byte i, in its shorts and in its bytes; a place beyond 127 is a zero.
+                    let lanes = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
+                    let shorts = _mm256_or_si256(lanes, _mm256_slli_epi32::<16>(lanes));
+                    let scales = _mm256_shuffle_epi8(scales, _mm256_or_si256(shorts, _mm256_set1_epi16(i16::MIN)));
+                    let less = _mm256_shuffle_epi8(less, _mm256_or_si256(shorts, _mm256_slli_epi16::<8>(shorts)));
+                    for quad in &mut *quads {
+                        let quad = quad.as_mut_ptr().cast::<__m256i>().add(half);
+                        // Two bytes at once: neither product reaches the other.
+                        let products = _mm256_mullo_epi16(_mm256_loadu_si256(quad), scales);
+                        _mm256_storeu_si256(quad, _mm256_sub_epi8(products, less));
+                    }
+                }
+            }
+        }
+        quads
     }
     #[inline(always)]
     fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N], asks: Asks) -> [Sums; N] {

@@ -115,8 +115,8 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         let mut bytes = [[0; QUAD]; QUADS];
         // SAFETY: AVX-512 by the level's contract; each store takes exactly a quad.
         unsafe {
-            for (bytes, quad) in bytes.iter_mut().zip(folded_sixes(packed, scales)) {
-                _mm512_storeu_si512(bytes.as_mut_ptr().cast(), _mm512_xor_si512(quad, _mm512_set1_epi8(-128)));
+            for (bytes, quad) in bytes.iter_mut().zip(folded_sixes::<true>(packed, scales)) {
+                _mm512_storeu_si512(bytes.as_mut_ptr().cast(), quad);
             }
         }
         bytes
@@ -228,10 +228,13 @@ pub(crate) fn load_lanes(bytes: &[u8; LANES]) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
-/// As [`Int8::fold_sixes`], but signed and not biased.
+/// As [`Int8::fold_sixes`]; signed if not biased.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn folded_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) -> [__m512i; QUADS] {
+pub(crate) fn folded_sixes<const BIASED: bool>(
+    packed: &[[u8; QUAD]; 6],
+    scales: &[[u8; LANES]; 2],
+) -> [__m512i; QUADS] {
     let (six, zero) = (_mm512_set1_epi8(63), _mm512_setzero_si512());
     let mut stored = [zero; 6];
     let mut quads = [zero; QUADS];
@@ -252,7 +255,9 @@ pub(crate) fn folded_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) 
         // Of a block that is not there they are 0.
         let scales = _mm_subs_epu8(load_lanes(scales), _mm_set1_epi8(-128));
         // 32 times them, at most 128, in bytes that do not reach each other.
-        let (scales, less) = (in_lanes::<true>(scales), in_lanes::<false>(_mm_slli_epi16::<5>(scales)));
+        let less = _mm_slli_epi16::<5>(scales);
+        let less = if BIASED { _mm_xor_si128(less, _mm_set1_epi8(-128)) } else { less };
+        let (scales, less) = (in_lanes::<true>(scales), in_lanes::<false>(less));
         for quad in &mut quads[half * QUADS / 2..][..QUADS / 2] {
             *quad = _mm512_sub_epi8(_mm512_mullo_epi16(*quad, scales), less);
         }

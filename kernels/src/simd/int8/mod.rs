@@ -119,11 +119,14 @@ pub(crate) trait Int8: Copy + 'static {
     fn fold_sixes(packed: &[[u8; QUAD]; 6], scales: &[[u8; LANES]; 2]) -> [[u8; QUAD]; QUADS] {
         let mut quads = sixes(packed);
         for (quads, scales) in quads.as_chunks_mut::<{ QUADS / 2 }>().0.iter_mut().zip(scales) {
-            let scales = scales.map(|scale| scale.saturating_sub(128));
-            for bytes in quads.iter_mut().map(|quad| quad.as_chunks_mut::<4>().0) {
-                for (bytes, scale) in bytes.iter_mut().zip(scales) {
-                    *bytes = bytes.map(|byte| byte.wrapping_sub(32).wrapping_mul(scale).wrapping_add(128));
-                }
+            let mut factors = [0; QUAD];
+            for (factors, scale) in factors.as_chunks_mut::<4>().0.iter_mut().zip(scales) {
+                *factors = [scale.saturating_sub(128); 4];
+            }
+            for byte_and_factor in quads.iter_mut().map(|quad| quad.iter_mut().zip(&factors)) {
+                byte_and_factor.for_each(|(byte, factor)| {
+                    *byte = byte.wrapping_sub(32).wrapping_mul(*factor).wrapping_add(128);
+                });
             }
         }
         quads

@@ -21,9 +21,6 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Bytes ahead of being unpacked at which weights are asked for in the first-level cache, and in the second.
-const NEAR: usize = 1280;
-const FAR: usize = 4096;
 /// Pairs of blocks of a super-block, each of them the k of a tile.
 const PAIRS: usize = SUPER / 2;
 /// Rows that are scaled with each of them.
@@ -120,6 +117,9 @@ pub(super) trait SuperFormat<const Q: usize> {
     const FOLDS: bool;
     /// f16 scales of each row.
     const SUPERS: usize;
+    /// Bytes ahead of being unpacked at which weights are asked for in the first-level cache, and in the second.
+    const NEAR: usize = 2560;
+    const FAR: usize = 6144;
     /// Makes the planes of a pair; `ask` is called with the number of each line that is read.
     ///
     /// # Safety
@@ -133,6 +133,9 @@ pub(super) struct Q4K;
 impl SuperFormat<{ QUADS / 2 }> for Q4K {
     const FOLDS: bool = false;
     const SUPERS: usize = 2;
+    // Two planes leave less room in the first-level cache for what comes early.
+    const NEAR: usize = 1280;
+    const FAR: usize = 4096;
 
     #[inline(always)]
     unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
@@ -198,7 +201,7 @@ impl SuperFormat<6> for FoldedQ6K {
             (0..quads.len()).for_each(|line| ask(which * quads.len() + line));
             // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
             unsafe {
-                for (at, bytes) in folded_sixes(quads, meta_bytes(&pair.meta[which])).into_iter().enumerate() {
+                for (at, bytes) in folded_sixes::<false>(quads, meta_bytes(&pair.meta[which])).into_iter().enumerate() {
                     _mm512_store_si512(plane.add(which * QUADS + at), bytes);
                 }
             }
@@ -221,8 +224,8 @@ fn nibbles(quad: &[u8; QUAD]) -> [__m512i; 2] {
 fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut MaybeUninit<Planes>) {
     let ask = |line: usize| {
         let line = (&raw const *pair).cast::<u8>().wrapping_add(line * QUAD);
-        Lanes::prefetch(line.wrapping_add(NEAR));
-        Lanes::prefetch_far(line.wrapping_add(FAR));
+        Lanes::prefetch(line.wrapping_add(T::NEAR));
+        Lanes::prefetch_far(line.wrapping_add(T::FAR));
     };
     ask(0);
     // SAFETY: the level has matrix instructions.
