@@ -64,6 +64,7 @@ fn q4k(blocks: &[[f32; BLOCK]], take: &mut impl FnMut(RowBlock)) {
     let supers = [d, 2.0 * d].map(f16_bits);
     for (values, (scale, minimum)) in blocks.iter().zip(chosen) {
         let (scale, minimum) = ((scale * inverse(d)) as i32, (minimum * inverse(2.0 * d)) as i32);
+        let mean_square = mean_square(values);
         let near =
             (scale..=scale + 1).flat_map(|scale| (minimum - 2..=minimum + 3).map(move |minimum| [scale, minimum]));
         let mut best = RowBlock { quants: [0; BLOCK], meta: [0; 2], supers };
@@ -77,7 +78,7 @@ fn q4k(blocks: &[[f32; BLOCK]], take: &mut impl FnMut(RowBlock)) {
             let inverse = inverse(step);
             let quants = values.map(|value| nearest((value + minimum) * inverse, 0, 15) as u8);
             let made = quants.map(|quant| step * f32::from(quant) - minimum);
-            let error = error(values.iter().copied().zip(made));
+            let error = error(mean_square, values.iter().copied().zip(made));
             if error < least {
                 (best, least) = (RowBlock { quants, meta, supers }, error);
             }
@@ -95,12 +96,13 @@ fn q6k(blocks: &[[f32; BLOCK]], take: &mut impl FnMut(RowBlock)) {
         let mut block = RowBlock { quants: [0; BLOCK], meta: [0; 2], supers: [f16_bits(d), 0] };
         let halves = values.as_chunks::<{ BLOCK / 2 }>().0.iter().zip(block.quants.as_chunks_mut().0);
         for ((values, quants), meta) in halves.zip(&mut block.meta) {
-            let mut least = f32::INFINITY;
+            let (mean_square, mut least) = (mean_square(values), f32::INFINITY);
             for scale in 1..=SCALE_Q6_K {
                 let step = d * scale as f32;
                 let inverse = inverse(step);
                 let trial = values.map(|value| nearest(value * inverse, -32, 31));
-                let error = error(values.iter().zip(trial).map(|(value, quant)| (*value, step * quant as f32)));
+                let error =
+                    error(mean_square, values.iter().zip(trial).map(|(value, quant)| (*value, step * quant as f32)));
                 if error < least {
                     (*quants, *meta, least) = (trial.map(|quant| (quant + 32) as u8), (scale + 128) as u8, error);
                 }
@@ -117,7 +119,7 @@ fn symmetric(values: &[f32]) -> f32 {
     if extreme.abs() < f32::MIN_POSITIVE {
         return 0.0;
     }
-    let mean_square = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
+    let mean_square = mean_square(values);
     let (mut best, mut best_gain) = (-extreme / 8.0, 0.0);
     for trial in -TRIALS..=TRIALS {
         let inverse = -(8.0 + TRIAL_STEP * trial as f32) / extreme;
@@ -144,7 +146,7 @@ fn asymmetric(values: &[f32; BLOCK]) -> (f32, f32) {
     if high - low < f32::MIN_POSITIVE {
         return (0.0, -low);
     }
-    let mean_square = values.iter().map(|value| value * value).sum::<f32>() / BLOCK as f32;
+    let mean_square = mean_square(values);
     let (mut best, mut least) = (((high - low) / 15.0, -low), f32::INFINITY);
     for trial in -TRIALS..=TRIALS {
         let inverse = (15.0 + TRIAL_STEP * trial as f32) / (high - low);
@@ -177,11 +179,13 @@ fn asymmetric(values: &[f32; BLOCK]) -> (f32, f32) {
     best
 }
 
-/// The weighted squares of what is made of values less than they are, or more.
-fn error(made: impl Iterator<Item = (f32, f32)> + Clone) -> f32 {
-    let (squares, count) =
-        made.clone().fold((0.0, 0.0), |(squares, count), (value, _)| (squares + value * value, count + 1.0));
-    made.fold(0.0, |error, (value, made)| error + (squares / count + value * value) * (made - value) * (made - value))
+/// The weighted squares of what is made of values less the values.
+fn error(mean_square: f32, made: impl Iterator<Item = (f32, f32)>) -> f32 {
+    made.fold(0.0, |error, (value, made)| error + (mean_square + value * value) * (made - value) * (made - value))
+}
+
+fn mean_square(values: &[f32]) -> f32 {
+    values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32
 }
 
 /// 1 / value, or 0: a scale of 0 stands for weights that are all 0.

@@ -17,7 +17,7 @@ pub(crate) use avx512::{folded_sixes, in_lanes, load_lanes};
 
 /// Bytes of a quad: 4 k of 16 weight rows.
 pub(crate) const QUAD: usize = 64;
-/// K of a block of weights, and of the inputs that share a scale, but for q4_K, whose inputs have one for a super-block.
+/// K of a block of weights, and of the inputs that share a scale, but for q4_K and what folds, whose inputs have one for a super-block.
 pub(crate) const BLOCK: usize = 32;
 /// Quads of a block, when each weight is a byte.
 pub(crate) const QUADS: usize = 8;

@@ -2,7 +2,7 @@
 //!
 //! Lane i of every sum is weight row i of the panel: a block of 32 k is summed in integers, scaled by the block's
 //! weight scales and the input's, and added to one f32 sum over ascending k. Of q6_K a block's halves have scales of their
-//! own, and are added before the input's; of q4_K a whole super-block is summed in integers. A span of weights stays in the
+//! own, and are added before the input's; of q4_K, and of what folds, a super-block is summed in integers. A span of weights stays in the
 //! first-level cache while inputs pass over it, in chunks of N that share each loaded quad; a band stays in the second-level
 //! one while the next inputs pass.
 //!

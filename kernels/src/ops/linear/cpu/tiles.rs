@@ -29,7 +29,7 @@ type Lanes = Avx512<false>;
 /// Rows of a tile.
 const SIDE: usize = 16;
 /// Fewer input rows than these multiply quantised weights faster by vectors: one walk of theirs takes up to 8, and q6_K is
-/// two dots a block by tiles.
+/// two dots a block by tiles. Super-blocks that fold are half the work.
 const LEAST_QUANTISED: usize = 9;
 const LEAST_FOLDED: usize = 6;
 const LEAST_Q6_K: usize = 17;

@@ -1,4 +1,4 @@
-//! Quantised weights but q4_K by matrix instructions: a block's quads are a tile as they lie in their panel.
+//! Quantised weights but those of `super_blocks` by matrix instructions: a block's quads are a tile as they lie in their panel.
 //!
 //! Packed inputs are rows of tiles as they are. The integers of some dots are computed while those of another are scaled and
 //! added up as in `panels`, with the same bits.

@@ -219,7 +219,7 @@ fn nibbles(quad: &[u8; QUAD]) -> [__m512i; 2] {
     [_mm512_and_si512(quad, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(quad), mask)]
 }
 
-/// The same of a pair; asks for the pairs ahead.
+/// Makes the planes of a pair; asks for the pairs ahead.
 #[inline(always)]
 fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut MaybeUninit<Planes>) {
     let ask = |line: usize| {
