@@ -22,7 +22,7 @@ use crate::shared::SharedMut;
 use crate::simd::int8::{BLOCK, InputLayout, QUADS};
 use crate::simd::{Kernel, LANES, Line, Simd, SimdLevel, dispatch, padded};
 use crate::weight::{Arrangement, Weight, WeightDtype};
-use int8::{Scales, pack_int8, round_blocks, scaled_alike};
+use int8::{Scales, block_notes, pack_int8, round_blocks, scaled_alike};
 use std::ops::Range;
 
 /// Most input rows that lie side by side for weights in columns, at any level.
@@ -339,15 +339,16 @@ impl PackChunk<'_> {
                 scales[n] = Scales::of::<S>(format, &self.x[n * self.cols..][columns.clone()]);
             }
             for n in 0..N {
-                let rounded = round_blocks::<S>(format, &self.x[n * self.cols..][columns.clone()], &scales[n]);
-                for (at, (quants, out)) in rounded.quants.iter().zip(out.chunks_exact_mut(per_block)).enumerate() {
+                let quants = round_blocks::<S>(&self.x[n * self.cols..][columns.clone()], &scales[n]);
+                let notes = block_notes::<S>(format, &quants, &scales[n]);
+                for (at, (quants, out)) in quants.iter().zip(out.chunks_exact_mut(per_block)).enumerate() {
                     let (out, out_notes) = out.split_at_mut(words);
                     let mut block = [0; 2 * QUADS];
                     layout.write(quants, &mut block);
                     for (word, out) in block.iter().zip(out) {
                         out[n] = *word;
                     }
-                    for (notes, out) in rounded.notes.iter().zip(out_notes) {
+                    for (notes, out) in notes.iter().zip(out_notes) {
                         out[n] = notes[at];
                     }
                 }

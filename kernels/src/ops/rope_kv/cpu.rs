@@ -9,6 +9,9 @@ use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Simd, padded, unpadded};
 use std::ops::Range;
 
+/// Rows ahead at which lines are asked for: other cores made some of them, and one by one each would be waited for.
+const AHEAD: usize = 2;
+
 /// Some KV heads of all rows, and as many parts of the queries' heads.
 pub(super) struct RotateHeads<'a> {
     pub rope: &'a RopeRows,
@@ -34,6 +37,13 @@ impl Kernel for RotateHeads<'_> {
         for (row, slot) in self.slots.iter().enumerate() {
             let (cos, sin) = self.rope.row(row);
             let keys = dims(row, kv_dim, &self.heads);
+            for at in dims(row + AHEAD, self.q_dim, &self.q_heads).step_by(LANES) {
+                S::prefetch_write(self.q.address(at).cast());
+            }
+            for at in dims(row + AHEAD, kv_dim, &self.heads).step_by(LANES) {
+                S::prefetch_write(self.k.address(at).cast());
+                S::prefetch(self.v.as_ptr().wrapping_add(at).cast());
+            }
             // SAFETY (both): tasks have different heads.
             let q = unsafe { self.q.range(dims(row, self.q_dim, &self.q_heads)) };
             let k = unsafe { self.k.range(keys.clone()) };

@@ -16,12 +16,19 @@ pub(super) fn pack_int8<S: Simd>(dtype: WeightDtype, folds: bool, x: &[f32], wor
     let (words, notes) = words.split_at_mut(x.len().div_ceil(BLOCK) * layout.words());
     let blocks = words.chunks_mut(SUPER * layout.words()).zip(notes.as_chunks_mut::<NOTES>().0.chunks_mut(SUPER));
     for (x, (words, notes)) in x.chunks(SUPER * BLOCK).zip(blocks) {
-        let rounded = round_blocks::<S>(format, x, &Scales::of::<S>(format, x));
-        for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&rounded.quants) {
+        let scales = Scales::of::<S>(format, x);
+        let quants = round_blocks::<S>(x, &scales);
+        for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&quants) {
             layout.write(quants, words);
         }
+        // Tiles add nothing to the sums of what folds.
+        if folds {
+            notes[0][0] = scales.scales[0].to_bits() as i32;
+            continue;
+        }
+        let made = block_notes::<S>(format, &quants, &scales);
         for (at, to) in notes.iter_mut().enumerate() {
-            for (to, notes) in to.iter_mut().zip(&rounded.notes) {
+            for (to, notes) in to.iter_mut().zip(&made) {
                 *to = notes[at];
             }
         }
@@ -38,12 +45,8 @@ pub(super) const fn scaled_alike(format: BlockFormat) -> usize {
     if matches!(format, BlockFormat::Q4K) { SUPER } else { 1 }
 }
 
-/// A super-block of inputs.
-pub(super) struct Rounded {
-    pub quants: [[i8; BLOCK]; SUPER],
-    /// Note by note, of each block.
-    pub notes: [[i32; SUPER]; NOTES],
-}
+/// A super-block of inputs as int8.
+type Quants = [[i8; BLOCK]; SUPER];
 
 /// By what up to 8 blocks are rounded: their scales, greatest / 127 of each block or of all, and the inverses.
 #[derive(Clone, Copy)]
@@ -67,15 +70,13 @@ impl Scales {
             let (low, high) = (S::load(low), S::load(high));
             *magnitude = S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high)));
         }
-        let greatest = if scaled_alike(format) == SUPER {
-            let mut all = magnitudes[0];
-            for magnitude in &magnitudes[1..] {
-                all = S::max(all, *magnitude);
-            }
-            S::splat(S::greatest(all))
-        } else {
-            S::greatest_of_each(magnitudes)
-        };
+        if scaled_alike(format) == SUPER {
+            let all = magnitudes.into_iter().reduce(|all, magnitude| S::max(all, magnitude));
+            let greatest = all.map_or(0.0, |all| S::greatest(all));
+            let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+            return Self { scales: [greatest / 127.0; LANES], inverses: [inverse; LANES] };
+        }
+        let greatest = S::greatest_of_each(magnitudes);
         let (most, zero) = (S::splat(127.0), S::splat(0.0));
         let mut made = Self::NONE;
         S::store(S::div(greatest, most), &mut made.scales);
@@ -97,20 +98,26 @@ fn whole<'a>(x: &'a [f32], padded: &'a mut MaybeUninit<[[[f32; LANES]; 2]; SUPER
     padded
 }
 
-/// Up to 8 blocks of values, then zeros, as int8 with these scales; and their notes.
+/// Up to 8 blocks of values, then zeros, as int8 with these scales.
 #[inline(always)]
-pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32], by: &Scales) -> Rounded {
+pub(super) fn round_blocks<S: Simd>(x: &[f32], by: &Scales) -> Quants {
     let mut padded = MaybeUninit::uninit();
     let blocks = whole(x, &mut padded);
-    let mut notes = [[0; SUPER]; NOTES];
-    for (note, scale) in notes[0].iter_mut().zip(by.scales) {
-        *note = scale.to_bits() as i32;
-    }
     let mut quants = [[0; BLOCK]; SUPER];
     for (block, [low, high]) in blocks.iter().enumerate() {
         quants[block] = S::round_int8(S::load(low), S::load(high), by.inverses[block]);
     }
-    let halves = S::sum_int8(&quants);
+    quants
+}
+
+/// The notes of a super-block, note by note of each block.
+#[inline(always)]
+pub(super) fn block_notes<S: Simd>(format: BlockFormat, quants: &Quants, by: &Scales) -> [[i32; SUPER]; NOTES] {
+    let mut notes = [[0; SUPER]; NOTES];
+    for (note, scale) in notes[0].iter_mut().zip(by.scales) {
+        *note = scale.to_bits() as i32;
+    }
+    let halves = S::sum_int8(quants);
     // The bits of a float, for blocks that are scaled by themselves.
     let start = |sum: i32| SHIFT.to_bits() as i32 - format.bias() * sum;
     for block in 0..SUPER {
@@ -132,5 +139,5 @@ pub(super) fn round_blocks<S: Simd>(format: BlockFormat, x: &[f32], by: &Scales)
             }
         }
     }
-    Rounded { quants, notes }
+    notes
 }
