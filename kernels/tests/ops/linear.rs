@@ -226,16 +226,20 @@ fn a_bias_of_the_wrong_length_is_named() {
     assert_eq!(error, KernelError::Shape { tensor: "q_proj.bias".into(), expected: vec![2], got: vec![3] });
 }
 
-/// A prefill: packing is split between threads, and chunks of inputs pass over blocks of weights.
+/// A prefill: packing is split between threads, and chunks of inputs pass over blocks of weights. The second has more rows,
+/// panels and columns than matrix instructions carry sums of.
 #[test]
 fn rows_of_a_long_pass_equal_rows_alone() {
-    let x = values(6, 300 * 131);
-    for exec in levels_and_threads() {
-        for layer in DTYPES.into_iter().flat_map(|dtype| arrangements(made(dtype, [19, 131], 5), &exec)) {
-            let (dtype, arrangement) = (layer.weight().dtype(), layer.weight().arrangement());
-            let whole = run(&exec, &layer, &x);
-            for (row, (x, whole)) in x.chunks(131).zip(whole.chunks(19)).enumerate().step_by(7) {
-                assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{exec:?} {dtype} {arrangement:?} row {row}");
+    for ([outs, ins], rows) in [([19, 131], 300), ([150, 700], 330)] {
+        let x = values(6, rows * ins);
+        for exec in levels_and_threads() {
+            for layer in DTYPES.into_iter().flat_map(|dtype| arrangements(made(dtype, [outs, ins], 5), &exec)) {
+                let (dtype, arrangement) = (layer.weight().dtype(), layer.weight().arrangement());
+                let whole = run(&exec, &layer, &x);
+                for (row, (x, whole)) in x.chunks(ins).zip(whole.chunks(outs)).enumerate().step_by(7) {
+                    let place = format!("{exec:?} {dtype} {arrangement:?} [{outs}, {ins}] row {row}");
+                    assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{place}");
+                }
             }
         }
     }
