@@ -27,7 +27,7 @@ pub enum WeightDtype {
     F16,
     /// 2 bytes; inputs are rounded to bf16, sums are f32.
     Bf16,
-    /// GGUF's q8_0, 8.5 bits a weight; inputs are rounded to int8 per 32, as for all that follow but q4_K (256).
+    /// GGUF's q8_0, 8.5 bits a weight; inputs are rounded to int8 per 32, as for all that follow but q4_K and what folds (256).
     Q8_0,
     /// GGUF's q4_0, 4.5 bits a weight.
     Q4_0,
@@ -181,7 +181,7 @@ impl Weight {
                     index += 1;
                 });
             });
-            return Self { folds: matches!(format, BlockFormat::Q4K | BlockFormat::Q6K), ..weight };
+            return Self { folds: format != BlockFormat::Q4_0, ..weight };
         }
         let mut bytes = AlignedBytes::zeroed(dtype.byte_len(shape));
         let row_bytes = dtype.byte_len([1, cols]);
@@ -262,8 +262,8 @@ impl Weight {
         Self { bytes: SharedBytes::from(bytes), arrangement, ..self }
     }
 
-    /// Whether every super-block is signed bytes under one scale, as of q4_K and q6_K that are quantised here, not read: such
-    /// weights are made bytes and multiplied as those of q8_0, by inputs with one scale for each super-block.
+    /// Whether every super-block is signed bytes under one scale, as of q8_0, q4_K and q6_K that are quantised here, not read: such
+    /// weights are made bytes, if they are not, and summed in integers, by inputs with one scale for each super-block.
     pub fn folds(&self) -> bool {
         self.folds
     }

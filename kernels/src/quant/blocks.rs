@@ -67,13 +67,14 @@ impl BlockFormat {
         }
     }
 
-    /// Whether the weights of a block are signed bytes times the super-block's scale: of q4_K `scale * quant - 2 * minimum`, of
-    /// q6_K `scale * (quant - 32)` with a scale from 0 on.
+    /// Whether the weights of a block are signed bytes from -127 on times the super-block's scale: of q4_K
+    /// `scale * quant - 2 * minimum`, of q6_K `scale * (quant - 32)` with a scale from 0 on; of q8_0 if that is the block's.
     #[cfg(test)]
     pub fn folds(self, block: &RowBlock) -> bool {
         let [d, d_min] = block.supers.map(|bits| f16::from_bits(bits).to_f32());
         match self {
-            Self::Q8_0 | Self::Q4_0 => false,
+            Self::Q8_0 => !block.quants.contains(&0),
+            Self::Q4_0 => false,
             Self::Q4K => d_min == 2.0 * d && folds(block.meta),
             Self::Q6K => block.meta.iter().all(|scale| (0..=SCALE_Q6_K).contains(&(i32::from(*scale) - 128))),
         }

@@ -24,7 +24,7 @@ pub(crate) fn encode_row(format: BlockFormat, row: &[f32], mut take: impl FnMut(
         padded.as_flattened_mut()[..values.len()].copy_from_slice(values);
         let blocks = &padded[..values.len().div_ceil(BLOCK)];
         match format {
-            BlockFormat::Q8_0 => blocks.iter().for_each(|values| take(q8_0(values))),
+            BlockFormat::Q8_0 => q8_0(blocks, &mut take),
             BlockFormat::Q4_0 => blocks.iter().for_each(|values| take(q4_0(values))),
             BlockFormat::Q4K => q4k(blocks, &mut take),
             BlockFormat::Q6K => q6k(blocks, &mut take),
@@ -32,9 +32,10 @@ pub(crate) fn encode_row(format: BlockFormat, row: &[f32], mut take: impl FnMut(
     }
 }
 
-fn q8_0(values: &[f32; BLOCK]) -> RowBlock {
-    let greatest = values.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
-    one_scale(values, greatest / 127.0, (-127, 127), 128)
+/// One scale for all of a super-block, which so folds.
+fn q8_0(blocks: &[[f32; BLOCK]], take: &mut impl FnMut(RowBlock)) {
+    let greatest = blocks.as_flattened().iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
+    blocks.iter().for_each(|values| take(one_scale(values, greatest / 127.0, (-127, 127), 128)));
 }
 
 fn q4_0(values: &[f32; BLOCK]) -> RowBlock {
@@ -217,8 +218,8 @@ mod tests {
         for form in forms {
             let row: Vec<f32> = even.iter().enumerate().map(|(i, value)| form(i, *value)).collect();
             let greatest = row.iter().fold(0f32, |greatest, value| greatest.max(value.abs()));
-            for format in [BlockFormat::Q4K, BlockFormat::Q6K] {
-                let mut blocks = 0;
+            for format in [BlockFormat::Q8_0, BlockFormat::Q4K, BlockFormat::Q6K] {
+                let (mut blocks, mut first) = (0, None);
                 encode_row(format, &row, |block| {
                     assert!(format.folds(&block), "{format:?} {block:?}");
                     let values = format.values(&block);
@@ -226,6 +227,10 @@ mod tests {
                         !(1e-6..100.0).contains(&greatest) || values.iter().any(|value| *value != 0.0),
                         "{format:?} {block:?}"
                     );
+                    // Of the first block of a super-block, and so of all.
+                    let scale = if format == BlockFormat::Q8_0 { block.meta } else { [0; 2] };
+                    first = first.filter(|_| blocks % SUPER > 0).or(Some(scale));
+                    assert_eq!(Some(scale), first, "{format:?} block {blocks}");
                     blocks += 1;
                 });
                 assert_eq!(blocks, row.len().div_ceil(BLOCK));

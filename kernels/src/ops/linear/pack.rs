@@ -326,7 +326,7 @@ impl PackChunk<'_> {
     #[inline(always)]
     fn bytes<S: Simd, const N: usize>(self, format: BlockFormat, layout: InputLayout) {
         let words = layout.words();
-        let per_block = words + notes_of(format);
+        let per_block = words + BlockFormat::of(self.dtype).map_or(0, notes_of);
         for (columns, out) in self.each::<N>(SUPER, per_block) {
             // Other cores have read what was there.
             for line in out.as_flattened().chunks(LANES) {

@@ -42,6 +42,8 @@ trait PanelFormat<S: Simd, const Q: usize> {
     const NOTES: usize;
     /// f16 scales of each row of a super-block.
     const SUPERS: usize = 0;
+    /// Pairs of blocks that `end` takes together.
+    const TOGETHER: usize = if Self::SUPERS > 0 { SUPER / 2 } else { SPAN / 2 };
     /// Bytes of a full span of a panel: how far ahead of their use weights are asked for. As far in a shorter span, since a
     /// change would ask for some of them twice and for others never.
     const AHEAD: usize = SPAN / 2 * size_of::<Pair<Q>>() + SPAN / SUPER * Self::SUPERS * size_of::<[u16; PANEL]>();
@@ -95,6 +97,39 @@ impl<S: Simd> PanelFormat<S, QUADS> for Q8_0 {
         let (words, notes) = inputs.split_at(<Self as PanelFormat<S, QUADS>>::WORDS);
         let dots = S::dot_bytes(block.quads, words, &notes[1], asks);
         scaled::<S, N>(sums, dots, S::load_f16(block.meta), &notes[0]);
+    }
+}
+
+/// Super-blocks that have one scale, each block's.
+struct FoldedQ8_0;
+
+impl<S: Simd> PanelFormat<S, QUADS> for FoldedQ8_0 {
+    const WORDS: usize = S::WIDE_INPUT.words();
+    const NOTES: usize = notes_of(BlockFormat::Q8_0);
+    const TOGETHER: usize = SUPER / 2;
+
+    #[inline(always)]
+    fn add<const N: usize>(
+        block: &Block<'_, QUADS>,
+        inputs: &[[i32; N]],
+        asks: Asks,
+        ints: &mut [S::I; N],
+        _sums: &mut [S::F; N],
+    ) {
+        S::add_bytes(ints, block.quads, &inputs[..<Self as PanelFormat<S, QUADS>>::WORDS], asks);
+    }
+
+    #[inline(always)]
+    fn end<const N: usize>(
+        _supers: &[[u16; PANEL]],
+        pairs: &[Pair<QUADS>],
+        inputs: &[[i32; N]],
+        ints: &mut [S::I; N],
+        sums: &mut [S::F; N],
+    ) {
+        let words = <Self as PanelFormat<S, QUADS>>::WORDS;
+        let per_block = words + <Self as PanelFormat<S, QUADS>>::NOTES;
+        end_folded::<S, N>(S::load_f16(&pairs[0].meta[0]), &inputs[words], &inputs[per_block + words], ints, sums);
     }
 }
 
@@ -233,10 +268,7 @@ impl<S: Simd> PanelFormat<S, 6> for FoldedQ6K {
         _sums: &mut [S::F; N],
     ) {
         let words = &inputs[..<Self as PanelFormat<S, 6>>::WORDS];
-        let dots = S::dot_bytes(&S::fold_sixes(block.quads, meta_bytes(block.meta)), words, &[0; N], asks);
-        for n in 0..N {
-            ints[n] = S::add_i32(ints[n], dots[n]);
-        }
+        S::add_bytes(ints, &S::fold_sixes(block.quads, meta_bytes(block.meta)), words, asks);
     }
 
     #[inline(always)]
@@ -309,6 +341,7 @@ impl WeightBlock<'_> {
     #[inline(always)]
     pub(super) fn walk_panels<S: Simd>(&self) {
         match self.linear.weight().dtype() {
+            WeightDtype::Q8_0 if self.linear.weight().folds() => self.walk_format::<S, FoldedQ8_0, QUADS>(),
             WeightDtype::Q8_0 => self.walk_format::<S, Q8_0, QUADS>(),
             WeightDtype::Q4_0 => self.walk_format::<S, Q4_0, { QUADS / 2 }>(),
             WeightDtype::Q4K if self.linear.weight().folds() => self.walk_format::<S, Q4K<true>, { QUADS / 2 }>(),
@@ -427,7 +460,6 @@ impl WeightBlock<'_> {
         let mut ints = [S::splat_i32(0); N];
         // Its share lies in one piece, and is asked for at the pace of the walk.
         let mut asked = pairs.as_ptr().cast::<u8>().wrapping_add(chunk % PARTS * size_of_val(pairs) / PARTS);
-        let together = if T::SUPERS > 0 { SUPER / 2 } else { SPAN / 2 };
         let mut super_block = 0;
         // Few instructions but the dots: counting blocks and lines for every block took 8 rows of q8_0 a tenth longer.
         while !pairs.is_empty() {
@@ -435,7 +467,7 @@ impl WeightBlock<'_> {
             if T::SUPERS > 0 {
                 Asks::ahead(supers.as_ptr().cast(), ahead, 1, 1).now::<S>();
             }
-            let (these, other) = pairs.split_at(together.min(pairs.len()));
+            let (these, other) = pairs.split_at(T::TOGETHER.min(pairs.len()));
             let (theirs, others) = inputs.split_at(these.len() * 2 * per_block);
             for (pair, inputs) in these.iter().zip(theirs.chunks_exact(2 * per_block)) {
                 let (first, second) = inputs.split_at(per_block);

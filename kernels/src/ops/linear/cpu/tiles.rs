@@ -21,7 +21,7 @@ use crate::weight::WeightDtype;
 use quantised::{Q4_0, Q6K, Q8_0};
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use super_blocks::{FoldedQ4K, FoldedQ6K, Q4K};
+use super_blocks::{FoldedQ4K, FoldedQ6K, FoldedQ8_0, Q4K};
 
 /// The lanes of the level.
 type Lanes = Avx512<false>;
@@ -29,7 +29,7 @@ type Lanes = Avx512<false>;
 /// Rows of a tile.
 const SIDE: usize = 16;
 /// Fewer input rows than these multiply quantised weights faster by vectors: one walk of theirs takes up to 8, and q6_K is
-/// two dots a block by tiles. Super-blocks that fold are half the work.
+/// two dots a block by tiles. Super-blocks that are unpacked and fold are half the work.
 const LEAST_QUANTISED: usize = 9;
 const LEAST_FOLDED: usize = 6;
 const LEAST_Q6_K: usize = 17;
@@ -107,7 +107,7 @@ impl WeightBlock<'_> {
 pub(super) fn serve(x: &PackedRows) -> bool {
     match x.dtype() {
         WeightDtype::Bf16 => true,
-        _ if x.folds() => x.rows() >= LEAST_FOLDED,
+        WeightDtype::Q4K | WeightDtype::Q6K if x.folds() => x.rows() >= LEAST_FOLDED,
         WeightDtype::Q6K => x.rows() >= LEAST_Q6_K,
         dtype => dtype.is_quantised() && x.rows() >= LEAST_QUANTISED,
     }
@@ -125,6 +125,7 @@ pub(super) unsafe fn walk(block: &WeightBlock<'_>) {
     // SAFETY: the level is what the caller says.
     unsafe {
         match block.x.dtype() {
+            WeightDtype::Q8_0 if block.x.folds() => block.walk_super_blocks::<FoldedQ8_0, QUADS>(),
             WeightDtype::Q8_0 => block.walk_quantised::<Q8_0>(),
             WeightDtype::Q4_0 => block.walk_quantised::<Q4_0>(),
             WeightDtype::Q4K if block.x.folds() => block.walk_super_blocks::<FoldedQ4K, { QUADS / 2 }>(),

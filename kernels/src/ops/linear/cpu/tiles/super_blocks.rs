@@ -115,6 +115,8 @@ impl<const Q: usize> SuperBlock<'_, Q> {
 pub(super) trait SuperFormat<const Q: usize> {
     /// Whether one plane is all.
     const FOLDS: bool;
+    /// Whether stored quads are the first plane, biased by 128.
+    const STORED: bool = false;
     /// f16 scales of each row.
     const SUPERS: usize;
     /// Bytes ahead of being unpacked at which weights are asked for in the first-level cache, and in the second.
@@ -158,6 +160,18 @@ impl SuperFormat<{ QUADS / 2 }> for Q4K {
             }
         }
     }
+}
+
+/// Quads as they are, all blocks with the first one's scales.
+pub(super) struct FoldedQ8_0;
+
+impl SuperFormat<QUADS> for FoldedQ8_0 {
+    const FOLDS: bool = true;
+    const STORED: bool = true;
+    const SUPERS: usize = 0;
+
+    #[inline(always)]
+    unsafe fn unpack(_pair: &Pair<QUADS>, _ask: impl Fn(usize), _planes: &mut MaybeUninit<Planes>) {}
 }
 
 /// Quads times scales, less twice the minima.
@@ -222,14 +236,17 @@ fn nibbles(quad: &[u8; QUAD]) -> [__m512i; 2] {
 /// Makes the planes of a pair; asks for the pairs ahead.
 #[inline(always)]
 fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut MaybeUninit<Planes>) {
-    let ask = |line: usize| {
-        let line = (&raw const *pair).cast::<u8>().wrapping_add(line * QUAD);
-        Lanes::prefetch(line.wrapping_add(T::NEAR));
-        Lanes::prefetch_far(line.wrapping_add(T::FAR));
-    };
-    ask(0);
+    ask::<T, Q>(pair, 0);
     // SAFETY: the level has matrix instructions.
-    unsafe { T::unpack(pair, |line| ask(1 + line), planes) };
+    unsafe { T::unpack(pair, |line| ask::<T, Q>(pair, 1 + line), planes) };
+}
+
+/// Asks for what lies ahead of a line of a pair.
+#[inline(always)]
+fn ask<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, line: usize) {
+    let line = (&raw const *pair).cast::<u8>().wrapping_add(line * QUAD);
+    Lanes::prefetch(line.wrapping_add(T::NEAR));
+    Lanes::prefetch_far(line.wrapping_add(T::FAR));
 }
 
 /// What scales a super-block's integers.
@@ -245,7 +262,7 @@ impl Scales {
     #[inline(always)]
     fn of<const Q: usize>(this: &SuperBlock<'_, Q>) -> Self {
         let mut minima = [Lanes::splat_i32(0); PAIRS];
-        let d = Lanes::load_f16(&this.supers[0]);
+        let d = Lanes::load_f16(this.supers.first().unwrap_or(&this.pairs[0].meta[0]));
         let [_, d_min] = this.supers else {
             return Self { minima, d, d_min: d, shift: d };
         };
@@ -360,7 +377,7 @@ impl<'a, const Q: usize> BandWalk<'a, Q> {
         }
         if let Some(last) = last {
             // SAFETY: the caller's.
-            unsafe { (0..PAIRS).for_each(|pair| self.scale::<T, FULL>(last, 1 - item, pair)) };
+            unsafe { (0..PAIRS).for_each(|pair| self.scale::<T, FULL>(last, 1 - item, pair, |_| {})) };
         }
     }
 
@@ -401,13 +418,18 @@ impl<'a, const Q: usize> BandWalk<'a, Q> {
         pair: usize,
     ) {
         if pair < step.this.pairs.len() {
-            let upper = self.scratch.planes[pair].as_ptr().cast::<u8>();
+            let upper = match T::STORED {
+                true => step.this.pairs[pair].quads.as_ptr().cast::<u8>(),
+                false => self.scratch.planes[pair].as_ptr().cast(),
+            };
             let inputs = step.inputs.wrapping_add((step.this.first() + 2 * pair) * BLOCK);
             // SAFETY: the caller's. If a row lacks the second block, its notes follow, by which zeros are multiplied.
             unsafe {
                 self.tiles.load::<A>(inputs, self.stride);
                 self.tiles.load::<6>(upper, QUAD);
-                if T::FOLDS {
+                if T::STORED {
+                    self.tiles.multiply_int8::<C, A, 6>();
+                } else if T::FOLDS {
                     self.tiles.multiply_signed::<C, A, 6>();
                 } else {
                     self.tiles.load::<7>(upper.add(size_of::<Planes>() / 2), QUAD);
@@ -416,32 +438,53 @@ impl<'a, const Q: usize> BandWalk<'a, Q> {
                 }
             }
         }
-        if let Some(unpacked) = step.unpacked.get(pair) {
+        let unpacked = step.unpacked.get(pair);
+        if let Some(unpacked) = unpacked {
             unpack::<T, Q>(unpacked, &mut self.scratch.planes[pair]);
         }
-        if let Some(last) = step.last {
+        // What is not unpacked is asked for between rows: all at once it would stand in the way of their own loads.
+        let between = |row: usize| {
+            if let (true, Some(pair)) = (T::STORED, unpacked) {
+                let lines = 2 * Q / SCALED;
+                (row * lines..(row + 1) * lines).for_each(|line| ask::<T, Q>(pair, 1 + line));
+            }
+        };
+        match step.last {
             // SAFETY: the caller's.
-            unsafe { self.scale::<T, FULL>(last, 1 - usize::from(C / 2), pair) };
+            Some(last) => unsafe { self.scale::<T, FULL>(last, 1 - usize::from(C / 2), pair, between) },
+            None => (0..SCALED).for_each(between),
         }
     }
 
-    /// Adds the integers of the rows that go with a pair to their sums; FULL is a group of 16 rows.
+    /// Adds the integers of the rows that go with a pair to their sums; FULL is a group of 16 rows. `between` is called before
+    /// each of them.
     ///
     /// # Safety
     /// As of [`Self::run`]; the integers and scales must be there.
     #[inline(always)]
-    unsafe fn scale<T: SuperFormat<Q>, const FULL: bool>(&self, waiting: Waiting, item: usize, pair: usize) {
+    unsafe fn scale<T: SuperFormat<Q>, const FULL: bool>(
+        &self,
+        waiting: Waiting,
+        item: usize,
+        pair: usize,
+        between: impl Fn(usize),
+    ) {
         // SAFETY: the caller's.
         let scales = unsafe { *self.scratch.scales[waiting.buffer].assume_init_ref() };
         let ints = self.scratch.ints[item].as_ptr().cast::<__m512i>();
-        for n in SCALED * pair..SCALED * (pair + 1) {
+        for row in 0..SCALED {
+            between(row);
+            let n = SCALED * pair + row;
             if !FULL && n >= self.rows {
-                break;
+                continue;
             }
             let notes = waiting.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
             // SAFETY: the caller's: AVX-512 by the level; rows have notes of whole super-blocks.
             unsafe {
-                let upper = _mm512_load_si512(ints.add(n));
+                let mut upper = _mm512_load_si512(ints.add(n));
+                if T::STORED {
+                    upper = _mm512_add_epi32(upper, _mm512_set1_epi32((*notes)[1]));
+                }
                 let dot = if T::FOLDS {
                     Lanes::mul(Lanes::from_i32(upper), scales.d)
                 } else {
