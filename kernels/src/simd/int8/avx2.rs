@@ -139,8 +139,12 @@ impl Int8 for Avx2 {
         quads
     }
     #[inline(always)]
-    fn add_bytes<const N: usize>(sums: &mut [Sums; N], quads: &[[u8; QUAD]], inputs: &[[i32; N]], asks: Asks) {
+    fn dot_bytes<const N: usize>(quads: &[[u8; QUAD]], inputs: &[[i32; N]], first: &[i32; N], asks: Asks) -> [Sums; N] {
         assert_eq!(inputs.len(), 2 * quads.len());
+        let mut sums = [Self::splat_i32(0); N];
+        for n in 0..N {
+            sums[n] = Self::splat_i32(first[n]);
+        }
         for at in 0..left_rolled(quads.len()) {
             asks.amid::<Self>(at);
             asks.after::<Self>(at);
@@ -162,6 +166,7 @@ impl Int8 for Avx2 {
                 }
             }
         }
+        sums
     }
     #[inline(always)]
     fn dot_nibbles<const N: usize>(

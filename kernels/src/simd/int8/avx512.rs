@@ -152,8 +152,14 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
         }
     }
     #[inline(always)]
-    fn add_bytes<const N: usize>(sums: &mut [__m512i; N], quads: &[[u8; QUAD]], inputs: &[[i32; N]], asks: Asks) {
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
+        asks: Asks,
+    ) -> [__m512i; N] {
         assert_eq!(inputs.len(), quads.len());
+        let mut sums = splat_each(first);
         for (at, (quad, inputs)) in quads.iter().zip(inputs).enumerate() {
             let (begun, rest) = inputs.split_at(N / 2);
             // SAFETY: AVX-512 VNNI by the level's contract; the load takes exactly the quad.
@@ -165,6 +171,7 @@ impl<const BF16: bool> Int8 for Avx512<BF16> {
                 asks.after::<Self>(at);
             }
         }
+        sums
     }
     #[inline(always)]
     fn dot_nibbles<const N: usize>(

@@ -146,24 +146,14 @@ pub(crate) trait Int8: Copy + 'static {
         unreachable!("a level that folds says so and how");
     }
 
-    /// Adds over the quads weight times input to the sums of N inputs (`WIDE_INPUT`), word by word. The asks are made between
-    /// the products.
-    fn add_bytes<const N: usize>(sums: &mut [Self::I; N], quads: &[[u8; QUAD]], inputs: &[[i32; N]], asks: Asks);
-    /// The sum of `first[n]` and the same, for each of the inputs.
-    #[inline(always)]
+    /// The sum of `first[n]` and, over the quads, weight times input, for each of N inputs (`WIDE_INPUT`), word by word.
+    /// The asks are made between the products.
     fn dot_bytes<const N: usize>(
         quads: &[[u8; QUAD]],
         inputs: &[[i32; N]],
         first: &[i32; N],
         asks: Asks,
-    ) -> [Self::I; N] {
-        let mut sums = [Self::splat_i32(0); N];
-        for n in 0..N {
-            sums[n] = Self::splat_i32(first[n]);
-        }
-        Self::add_bytes(&mut sums, quads, inputs, asks);
-        sums
-    }
+    ) -> [Self::I; N];
     /// The same for weights below 16, two to a byte: quad q in the low halves of `quads[q]`, quad 4 + q in the high
     /// ones (`NARROW_INPUT`).
     fn dot_nibbles<const N: usize>(

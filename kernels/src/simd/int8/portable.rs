@@ -56,12 +56,19 @@ impl Int8 for Portable {
         std::array::from_fn(|i| acc[i] + product(a[i], b[i]))
     }
     #[inline(always)]
-    fn add_bytes<const N: usize>(sums: &mut [[i32; LANES]; N], quads: &[[u8; QUAD]], inputs: &[[i32; N]], _: Asks) {
+    fn dot_bytes<const N: usize>(
+        quads: &[[u8; QUAD]],
+        inputs: &[[i32; N]],
+        first: &[i32; N],
+        _: Asks,
+    ) -> [[i32; LANES]; N] {
+        let mut sums = first.map(|first| [first; LANES]);
         for (at, quad) in quads.iter().enumerate() {
             for (sums, input) in sums.iter_mut().zip(inputs[at]) {
                 add_quad(sums, quad, input);
             }
         }
+        sums
     }
     #[inline(always)]
     fn dot_nibbles<const N: usize>(

@@ -116,7 +116,8 @@ impl<S: Simd> PanelFormat<S, QUADS> for FoldedQ8_0 {
         ints: &mut [S::I; N],
         _sums: &mut [S::F; N],
     ) {
-        S::add_bytes(ints, block.quads, &inputs[..<Self as PanelFormat<S, QUADS>>::WORDS], asks);
+        let words = &inputs[..<Self as PanelFormat<S, QUADS>>::WORDS];
+        add_blocks::<S, N>(ints, S::dot_bytes(block.quads, words, &[0; N], asks));
     }
 
     #[inline(always)]
@@ -235,6 +236,14 @@ impl<S: Simd, const FOLDS: bool> PanelFormat<S, { QUADS / 2 }> for Q4K<FOLDS> {
     }
 }
 
+/// Adds a block's dots to its super-block's: as one chain of dots they would wait for each other.
+#[inline(always)]
+fn add_blocks<S: Simd, const N: usize>(ints: &mut [S::I; N], dots: [S::I; N]) {
+    for n in 0..N {
+        ints[n] = S::add_i32(ints[n], dots[n]);
+    }
+}
+
 /// Adds the integers of a folded super-block to the sums; `starts` are where dots of its inputs begin.
 #[inline(always)]
 fn end_folded<S: Simd, const N: usize>(
@@ -268,7 +277,10 @@ impl<S: Simd> PanelFormat<S, 6> for FoldedQ6K {
         _sums: &mut [S::F; N],
     ) {
         let words = &inputs[..<Self as PanelFormat<S, 6>>::WORDS];
-        S::add_bytes(ints, &S::fold_sixes(block.quads, meta_bytes(block.meta)), words, asks);
+        add_blocks::<S, N>(
+            ints,
+            S::dot_bytes(&S::fold_sixes(block.quads, meta_bytes(block.meta)), words, &[0; N], asks),
+        );
     }
 
     #[inline(always)]

@@ -1,10 +1,10 @@
-//! q4_K, and q6_K that folds, by matrix instructions, a super-block at a time.
+//! q4_K, and q6_K and q8_0 that fold, by matrix instructions, a super-block at a time.
 //!
 //! A block's scale of q4_K has 6 bits: 8 times its upper three and its lower three. Either times a weight of 4 bits is at most
 //! 7 * 15, a signed byte, so a super-block becomes two planes of bytes, whose dots with 256 inputs add up in two tiles: no
 //! block's dot is stored and scaled by itself. Minima go with sums of the inputs. All of it is integers, and gives the bits
 //! of `panels`. One that folds is a single plane of signed bytes, to whose integers nothing is added: half of the products and
-//! of what is stored.
+//! of what is stored. Of q8_0 it is there as it is stored, biased.
 //!
 //! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last. A pair is unpacked over
 //! the planes that tiles have just read: planes of two super-blocks left the first-level cache no room for inputs, and a
