@@ -32,7 +32,8 @@ const MOST_PANEL_ROWS: usize = 8;
 
 /// Words that belong to a block of a quantised row: the inputs' scale, then where its sums start; for q4_K also the
 /// sums of a pair of blocks as two i16, times 8 and as they are, in either, and of the second block not the scale, which all
-/// of a super-block have, but where sums of one that folds start. Side by side only as many as the format has.
+/// of a super-block have, but where sums of one that folds start (for tiles with the first block's scale, and of q8_0 alone). Side
+/// by side only as many as the format has.
 pub(super) const NOTES: usize = 4;
 
 /// Packed inputs `[rows, cols]`; a buffer that grows once and is reused.

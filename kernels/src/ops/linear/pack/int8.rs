@@ -21,11 +21,12 @@ pub(super) fn pack_int8<S: Simd>(dtype: WeightDtype, folds: bool, x: &[f32], wor
         for (words, quants) in words.chunks_exact_mut(layout.words()).zip(&quants) {
             layout.write(quants, words);
         }
-        // Tiles add nothing to the sums of what is made signed bytes.
         if folds {
-            let all = || S::sum_int8(&quants).as_flattened().iter().sum::<i32>();
-            let first = if dtype == WeightDtype::Q8_0 { -128 * all() } else { 0 };
-            notes[0][..2].copy_from_slice(&[scales.scales[0].to_bits() as i32, first]);
+            notes[0][0] = scales.scales[0].to_bits() as i32;
+            // Tiles multiply q8_0 as it is stored, biased, and add nothing to the sums of what is made signed bytes.
+            if dtype == WeightDtype::Q8_0 {
+                notes[0][1] = -128 * S::sum_int8(&quants).as_flattened().iter().sum::<i32>();
+            }
             continue;
         }
         let made = block_notes::<S>(format, &quants, &scales);
