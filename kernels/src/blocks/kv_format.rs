@@ -26,7 +26,7 @@ pub enum KvDtype {
     Bf16,
     /// Int8 with an f16 scale for every 32 dimensions, 1.06 bytes each. Attention multiplies integers: it rounds queries to int8
     /// for every 32 dimensions, and the weights of 32 tokens, times their values' scales, to 255 parts of the greatest; with
-    /// matrix instructions (`amx`) it rounds all to bf16 instead.
+    /// matrix instructions (`amx`) and more than 4 query heads to a key's it rounds all to bf16 instead.
     Q8_0,
 }
 

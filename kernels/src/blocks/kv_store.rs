@@ -322,6 +322,12 @@ pub(crate) struct HeadLines {
 }
 
 impl HeadLines {
+    /// The first line.
+    #[inline(always)]
+    pub fn first(&self) -> *const u8 {
+        self.at
+    }
+
     /// Calls `f` with the next lines, as many as so many keys and values fill, or all that are left.
     #[inline(always)]
     pub fn advance(&mut self, rows: usize, f: impl Fn(*const u8)) {

@@ -116,7 +116,17 @@ impl Tiles {
         }
     }
 
-    /// The same of i8 B.
+    /// The same of u8 A and i8 B.
+    #[inline(always)]
+    pub fn multiply_unsigned<const C: u8, const A: u8, const B: u8>(&self) {
+        // SAFETY: tiles are configured.
+        unsafe {
+            asm!("tdpbusd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
+                options(nostack, preserves_flags, nomem));
+        }
+    }
+
+    /// The same of i8 A and B.
     #[inline(always)]
     pub fn multiply_signed<const C: u8, const A: u8, const B: u8>(&self) {
         // SAFETY: tiles are configured.

@@ -25,7 +25,7 @@ use crate::simd::{LANES, Line, Rows, Simd, Square, as_rows};
 use columns::Columns;
 pub(super) use factors::Factors;
 use factors::{Bytes, Floats, Halves};
-pub(super) use quads::Quads;
+pub(super) use quads::{Quads, rounded};
 pub(super) use singles::Singles;
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Scores and weights of a group's queries, `[tokens, queries]` in lanes.
 
 use super::Lanes;
-use crate::simd::{SHIFT, Simd};
+use crate::simd::{Line, SHIFT, Simd};
 use std::arch::x86_64::*;
 
 /// Whether any lanes differ.
@@ -85,6 +85,39 @@ pub(super) fn exp2_for_bf16(x: __m512, shift: __m512) -> __m512 {
     }
 }
 
+/// The sum of what all tokens have of each of C queries, in all of its lanes: a tree whose order is the same for every C.
+#[inline(always)]
+pub(super) fn sum_by_query<const C: usize>([low, high]: &[[Line; C]; 2]) -> __m512 {
+    let mut sums = [Lanes::splat(0.0); C];
+    for i in 0..C {
+        sums[i] = Lanes::add(Lanes::load(&low[i].0), Lanes::load(&high[i].0));
+    }
+    let mut count = C / 2;
+    while count > 0 {
+        for i in 0..count {
+            sums[i] = Lanes::add(sums[i], sums[i + count]);
+        }
+        count /= 2;
+    }
+    let mut sum = sums[0];
+    // SAFETY: called only inside `attend_in_groups`, so the processor has AVX-512.
+    unsafe {
+        if C <= 8 {
+            sum = _mm512_add_ps(sum, _mm512_shuffle_f32x4::<0x4e>(sum, sum));
+        }
+        if C <= 4 {
+            sum = _mm512_add_ps(sum, _mm512_shuffle_f32x4::<0xb1>(sum, sum));
+        }
+        if C <= 2 {
+            sum = _mm512_add_ps(sum, _mm512_permute_ps::<0x4e>(sum));
+        }
+        if C == 1 {
+            sum = _mm512_add_ps(sum, _mm512_permute_ps::<0xb1>(sum));
+        }
+    }
+    sum
+}
+
 /// The next integer, or the same.
 #[inline(always)]
 pub(super) fn rounded_up(x: __m512) -> __m512 {
@@ -112,7 +145,7 @@ mod tests {
     use super::*;
     use crate::simd::{LANES, SimdLevel};
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx512vbmi,avx2,fma,f16c")]
     unsafe fn powers(x: &[f32; LANES]) -> [f32; LANES] {
         let mut out = [0.0; LANES];
         Lanes::store(exp2_for_bf16(Lanes::load(x), Lanes::splat(SHIFT)), &mut out);
@@ -120,7 +153,7 @@ mod tests {
     }
 
     /// C lines `[tokens, queries]`: what `by_query` makes of them, and the greatest by lane.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx512vbmi,avx2,fma,f16c")]
     unsafe fn turned<const C: usize>(lines: &[[f32; LANES]; C]) -> ([[f32; LANES]; C], [f32; LANES]) {
         let (mut v, mut greatest) = ([Lanes::splat(0.0); C], Lanes::splat(f32::MIN));
         for (v, line) in v.iter_mut().zip(lines) {

@@ -77,11 +77,7 @@ impl<S: Simd> Words<S> for Quads {
         // SAFETY: queries come by ascending number, and the first of each four found them `zeroed`.
         let lines = unsafe { lines.assume_init_mut() };
         for (block, q) in q.chunks(BLOCK).enumerate() {
-            let mut scaled = [[0.0; LANES]; 2];
-            scaled.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
-            let (low, high) = (S::load(&scaled[0]), S::load(&scaled[1]));
-            let most = S::greatest(S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high))));
-            let quants = S::round_int8(low, high, if most > 0.0 { 127.0 / most } else { 0.0 });
+            let (quants, of_quants) = rounded::<S>(q, scale);
             let (words, rest) = lines[block / 2 * CHUNK..][..CHUNK].split_at_mut(FOUR);
             for (word, quants) in quants.as_chunks::<4>().0.iter().enumerate() {
                 let quarter = block % 2 * 2 + word / 4;
@@ -91,7 +87,7 @@ impl<S: Simd> Words<S> for Quads {
             let sum: i32 = quants.iter().map(|quant| i32::from(*quant)).sum();
             rest[0].0[block % 2 * 2 * FOUR + lane] = f32::from_bits((-128 * sum) as u32);
             for scale in rest[1 + block % 2].0.iter_mut().skip(lane).step_by(FOUR) {
-                *scale = most / 127.0;
+                *scale = of_quants;
             }
         }
     }
@@ -147,6 +143,16 @@ impl<S: Simd> Words<S> for Quads {
     fn dims(sums: &[Line], out: &mut [f32]) {
         <Pairs as Words<S>>::dims(sums, out);
     }
+}
+
+/// Up to 32 dimensions of a query times `scale` as int8, and what these are times.
+#[inline(always)]
+pub(in super::super) fn rounded<S: Simd>(q: &[f32], scale: f32) -> ([i8; BLOCK], f32) {
+    let mut scaled = [[0.0; LANES]; 2];
+    scaled.as_flattened_mut().iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
+    let (low, high) = (S::load(&scaled[0]), S::load(&scaled[1]));
+    let most = S::greatest(S::max(S::max(low, high), S::sub(S::splat(0.0), S::min(low, high))));
+    (S::round_int8(low, high, if most > 0.0 { 127.0 / most } else { 0.0 }), most / 127.0)
 }
 
 /// As [`Words::weigh`], of queries of up to G fours.
