@@ -1,8 +1,8 @@
 //! Keys and values of bf16 or q8_0 by matrix instructions (AMX): up to 16 queries at once.
 //!
 //! Keys are rows of the first operand as they are stored, so that scores come as `[tokens, queries]`; only their weights, a
-//! few vectors, change places, and a lone query's do not need to. Words of the second operand are pairs of tokens (`pairs`,
-//! bf16), or four (`quads`, q8_0); values are interleaved as they are copied (`coming`).
+//! few vectors, change places, and a lone query's do not need to. Words of the second operand are two tokens' bf16 (`pairs`), or
+//! four tokens' integers (`quads`); values are interleaved as they are copied (`coming`).
 //!
 //! Scores are exponents of 2 relative to the greatest so far, rounded up: a greater one makes all sums fade by a power of
 //! two, which is exact, and there are few. A score is one sum over ascending steps of 32 dimensions, a sum of weighted
@@ -45,9 +45,9 @@ const STEP: usize = 2 * LANES;
 const MOST: usize = MOST_LINES / 2;
 /// Most groups of a block.
 const GROUPS: usize = MAX_GROUP / ROWS;
-/// Most queries of a row and KV head whose q8_0 is multiplied as integers. That is copied in half the time and takes twice as long
-/// for each query: on a Xeon 8,192 tokens take 0.73 of the time with one, 0.8 with 8, as long with 16, and 1.3 times with 64. A row
-/// must have the same bits whoever shares its pass, so it goes by the queries that all rows have.
+/// Most queries of a row and KV head whose q8_0 is multiplied as integers, and not as bf16. That is copied in half the time and takes
+/// twice as long for each query: on a Xeon 8,192 tokens take 0.75 of the time with one, 0.8 with 8, 0.9 with 16, and 1.3 times with
+/// 64. A row must have the same bits whoever shares its pass, so it goes by the queries that all rows have.
 const FEW: usize = 4;
 /// What a query has seen before it attends to anything: less than any score, and yet finite.
 const LEAST: f32 = -1e30;
@@ -74,20 +74,21 @@ trait Operands: Sized {
     fn shapes<const C: usize>() -> [(usize, usize); 8];
     /// No weights yet.
     fn weights<const C: usize, const L: usize>() -> Self::Weights<C, L>;
-    /// Writes a block's queries, scaled so that scores are exponents of 2, a lane for each query: all lines.
+    /// Writes all lines of a block's queries, scaled so that scores are exponents of 2, a lane for each query.
     fn pack<const C: usize, const L: usize>(block: &AttendBlock<'_>, to: &mut [MaybeUninit<Line>]);
-    /// Copies word `word` of a tile: the values of its tokens and their keys, of `dims` dimensions, and zeros behind the last; FULL
-    /// if all of L steps are there. Calls `ask` at least once for each cache line of these.
+    /// Copies word `word` of a tile, the keys of its tokens and their values. These have `dims_and_value.0` dimensions, and get zeros
+    /// behind the last; FULL if all of L steps are there. Meanwhile calls `ask` with each token of the word and step, for the key
+    /// and for the value.
     ///
     /// # Safety
-    /// There must be such keys, and values `value` elements behind them, and `to` must have room for the tile; called only
-    /// inside `attend_in_groups`.
+    /// There must be such keys, and values `dims_and_value.1` elements behind them, and `to` must have room for the tile; called
+    /// only inside `attend_in_groups`.
     unsafe fn copy<const FULL: bool, const L: usize>(
         keys: &[*const Self::Element],
         dims_and_value: (usize, usize),
         word: usize,
         to: *mut Line,
-        ask: impl FnMut(),
+        ask: impl FnMut(usize, usize, bool),
     );
     /// Scores of a group's queries with a tile's keys.
     fn score<const C: usize, const L: usize>(

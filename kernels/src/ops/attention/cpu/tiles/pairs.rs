@@ -22,9 +22,6 @@ pub(super) struct InPairs<D>(PhantomData<D>);
 
 /// A dtype whose rows are copied as bf16.
 pub(super) trait AsBf16: KvFormat {
-    /// Cache lines of a word's keys and values, at least, for each step.
-    const LINES: usize;
-
     /// Dimensions `32 * step ..` of a row of `dims`, and zeros behind the last; FULL if all 32 are there.
     ///
     /// # Safety
@@ -39,8 +36,6 @@ fn mask<const FULL: bool>(dims: usize, step: usize) -> u32 {
 }
 
 impl AsBf16 for Bf16 {
-    const LINES: usize = 4;
-
     #[inline(always)]
     unsafe fn step<const FULL: bool>(row: *const u16, dims: usize, step: usize) -> __m512i {
         // SAFETY: by this function's contract; the mask leaves what is there.
@@ -49,9 +44,6 @@ impl AsBf16 for Bf16 {
 }
 
 impl AsBf16 for Q8_0 {
-    /// 2, and scales'.
-    const LINES: usize = 3;
-
     #[inline(always)]
     unsafe fn step<const FULL: bool>(row: *const u8, dims: usize, step: usize) -> __m512i {
         // SAFETY: by this function's contract: behind the quants lies a scale for each step; the mask leaves what is there.
@@ -128,7 +120,7 @@ impl<D: AsBf16> Operands for InPairs<D> {
         (dims, value): (usize, usize),
         pair: usize,
         to: *mut Line,
-        mut ask: impl FnMut(),
+        mut ask: impl FnMut(usize, usize, bool),
     ) {
         let to_values = to.wrapping_add(TILE * L + pair * 2 * L).cast::<__m512i>();
         let to_keys = [to.wrapping_add(pair * L), to.wrapping_add((ROWS + pair) * L)];
@@ -140,7 +132,7 @@ impl<D: AsBf16> Operands for InPairs<D> {
                     let numbers =
                         if is_there { D::step::<FULL>(keys[half], dims, step) } else { _mm512_setzero_si512() };
                     _mm512_store_si512(to_keys[half].add(step).cast(), numbers);
-                    ask();
+                    ask(half, step, false);
                 }
             }
             for step in 0..L {
@@ -150,9 +142,7 @@ impl<D: AsBf16> Operands for InPairs<D> {
                     if is_there {
                         numbers[half] = D::step::<FULL>(keys[half].add(value), dims, step);
                     }
-                    if 2 + half < D::LINES {
-                        ask();
-                    }
+                    ask(half, step, true);
                 }
                 // As pairs of tokens.
                 _mm512_store_si512(to_values.add(2 * step), _mm512_unpacklo_epi16(numbers[0], numbers[1]));

@@ -123,7 +123,7 @@ impl Operands for InQuads {
         (dims, value): (usize, usize),
         word: usize,
         to: *mut Line,
-        mut ask: impl FnMut(),
+        mut ask: impl FnMut(usize, usize, bool),
     ) {
         let to_values = to.wrapping_add(TILE * L / BOTH + word * 2 * L).cast::<__m512i>();
         let to_scales = to.wrapping_add(TILE * L).cast::<u32>();
@@ -156,7 +156,8 @@ impl Operands for InQuads {
                     _mm512_store_si512(to.add(token * L / BOTH + both).cast(), line(keys[i], both));
                     scales(keys[i], both, to_scales.add(both * TILE + token));
                     scales(keys[i].add(value), both, to_scales.add((L / BOTH + both) * TILE + token));
-                    ask();
+                    ask(i, BOTH * both, false);
+                    ask(i, BOTH * both + 1, false);
                 }
             }
             // Eight dimensions of the first step, eight of the second, and so on.
@@ -166,10 +167,9 @@ impl Operands for InQuads {
                 for i in 0..Self::TOKENS {
                     let row = _mm512_permutexvar_epi64(order, line(keys[i].add(value), both));
                     rows[i] = _mm512_xor_si512(row, bias);
-                    ask();
+                    ask(i, BOTH * both, true);
+                    ask(i, BOTH * both + 1, true);
                 }
-                // Of scales.
-                ask();
                 let [a, b, c, d] = rows;
                 let (low, high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
                 _mm512_store_si512(to_values.add(4 * both), _mm512_unpacklo_epi16(low, high));
