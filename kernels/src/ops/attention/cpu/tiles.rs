@@ -57,15 +57,13 @@ const LEAST: f32 = -1e30;
 trait Operands: Sized {
     /// What a stored key or value is a slice of.
     type Element: Plain;
-    /// Tokens of a word of values, which are copied together.
+    /// Tokens of a word of values, which are copied together: as far from each other as a tile has words.
     const TOKENS: usize;
-    /// From a token to the one of the next row of its operand, and to that of the same row of the other one.
-    const APART: (usize, usize);
+    /// Words of a tile.
+    const WORDS: usize = TILE / Self::TOKENS;
     /// Weights of a group, as operands, and what they are times.
     type Weights<const C: usize, const L: usize>;
 
-    /// Token `i` of a word.
-    fn token(word: usize, i: usize) -> usize;
     /// Lines of a group's queries of so many steps.
     fn query_lines(steps: usize) -> usize;
     /// Lines of a tile's keys and values of so many steps.
@@ -193,7 +191,7 @@ unsafe fn attend_in_groups<D: Operands, const C: usize, const L: usize>(block: &
     let mut steps = block.steps();
     let (mut step, mut now) = (steps.next(), 0);
     let kv = block.kv.rows::<D::Element>(block.kv_head);
-    Coming::<D, L>::new(block, kv, step.as_ref(), &mut copies[now]).copy_until(TILE);
+    Coming::<D, L>::new(block, kv, step.as_ref(), &mut copies[now]).copy_until(D::WORDS);
     while let Some(current) = step {
         step = steps.next();
         let [a, b] = &mut copies;
@@ -204,7 +202,7 @@ unsafe fn attend_in_groups<D: Operands, const C: usize, const L: usize>(block: &
             // SAFETY: all of it was copied.
             queries.take_in(group, unsafe { tile.written() }, parts.as_ref(), &mut coming);
         }
-        coming.copy_until(TILE);
+        coming.copy_until(D::WORDS);
         now = 1 - now;
     }
     for query in 0..count {
@@ -253,12 +251,10 @@ impl<D: Operands, const C: usize, const L: usize> Queries<'_, D, C, L> {
     /// Scores with tokens that a query does not attend to become those of nothing.
     #[inline(always)]
     fn mask(&mut self, group: usize, parts: &Parts) {
-        let (row, operand) = D::APART;
         let (mut starts, mut lens, mut tokens) = ([0; LANES], [0; LANES], [0; LANES]);
         for lane in 0..LANES {
             let part = &parts[self.rows[group * C + lane % C]];
-            (starts[lane], lens[lane], tokens[lane]) =
-                (part.start as u32, part.len() as u32, (row * (lane / C)) as u32);
+            (starts[lane], lens[lane], tokens[lane]) = (part.start as u32, part.len() as u32, (lane / C) as u32);
         }
         // SAFETY: called only inside `attend_in_groups`, so the processor has AVX-512; the arrays have as many bytes.
         unsafe {
@@ -271,9 +267,9 @@ impl<D: Operands, const C: usize, const L: usize> Queries<'_, D, C, L> {
                     let attends = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(of_operand, starts), lens);
                     let score = Lanes::load(&scores[i].0);
                     Lanes::store(_mm512_mask_blend_ps(attends, nothing, score), &mut scores[i].0);
-                    of_operand = _mm512_add_epi32(of_operand, _mm512_set1_epi32(operand as i32));
+                    of_operand = _mm512_add_epi32(of_operand, _mm512_set1_epi32(ROWS as i32));
                 }
-                tokens = _mm512_add_epi32(tokens, _mm512_set1_epi32((row * (LANES / C)) as i32));
+                tokens = _mm512_add_epi32(tokens, _mm512_set1_epi32((LANES / C) as i32));
             }
         }
     }

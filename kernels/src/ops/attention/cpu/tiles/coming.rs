@@ -46,7 +46,7 @@ impl<'a, D: Operands, const L: usize> Coming<'a, D, L> {
         assert!(head_dim <= L * STEP && to.len() == D::copied_lines(L));
         let (slots, first, copied) = match step {
             Some(step) => (block.slots(step.row, step.first), step.first, 0),
-            None => ([0; TILE], 0, TILE / D::TOKENS),
+            None => ([0; TILE], 0, D::WORDS),
         };
         rows.check(&slots);
         let (after, heads) = tile_ahead(block, rows, first + 2 * TILE);
@@ -61,7 +61,7 @@ impl<'a, D: Operands, const L: usize> Coming<'a, D, L> {
     /// matters: unrolled, or called, 8 rows over 8,192 tokens of q8_0 took 1.05 and 1.1 times as long.
     #[inline(always)]
     pub fn copy_until(&mut self, words: usize) {
-        while self.copied < words.min(TILE / D::TOKENS) {
+        while self.copied < words.min(D::WORDS) {
             // SAFETY: called only inside `attend_in_groups`.
             unsafe {
                 if self.head_dim == L * STEP {
@@ -95,7 +95,7 @@ impl<'a, D: Operands, const L: usize> Coming<'a, D, L> {
         let dims = if FULL { L * STEP } else { self.head_dim };
         let mut keys = [rows.first_key(); MOST_TOKENS];
         for i in 0..D::TOKENS {
-            keys[i] = rows.key(self.slots[D::token(word, i)]);
+            keys[i] = rows.key(self.slots[word + i * D::WORDS]);
         }
         let (keys, to) = (&keys[..D::TOKENS], self.to.as_mut_ptr().cast());
         let (slots, heads) = self.apart;
@@ -113,7 +113,7 @@ impl<'a, D: Operands, const L: usize> Coming<'a, D, L> {
         } else {
             let mut asked = [rows.first_key(); MOST_TOKENS];
             for i in 0..D::TOKENS {
-                asked[i] = slots.get(D::token(word, i)).map_or(keys[i], |slot| heads.key(*slot));
+                asked[i] = slots.get(word + i * D::WORDS).map_or(keys[i], |slot| heads.key(*slot));
             }
             // The last may lie in a cache line of its own.
             let apart = (rows.row_len() - 1) / (L - 1);

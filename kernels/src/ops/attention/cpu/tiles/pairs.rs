@@ -1,7 +1,7 @@
 //! bf16: pairs of numbers.
 //!
-//! Keys are copied with the even tokens apart from the odd ones, so that two weights make a word where they are. Queries' sums
-//! are operands too, that products are added to.
+//! A word has a token of each operand's keys, so that their two weights make one where they are. Queries' sums are operands too, that
+//! products are added to.
 
 use super::coming::Coming;
 use super::lanes::{by_query, exp2_for_bf16, in_order, rounded_pair};
@@ -64,14 +64,8 @@ impl AsBf16 for Q8_0 {
 impl<D: AsBf16> Operands for InPairs<D> {
     type Element = D::Element;
     const TOKENS: usize = 2;
-    const APART: (usize, usize) = (2, 1);
     /// Words of pairs of tokens, query by query.
     type Weights<const C: usize, const L: usize> = [Line; C];
-
-    #[inline(always)]
-    fn token(word: usize, i: usize) -> usize {
-        2 * word + i
-    }
 
     fn query_lines(steps: usize) -> usize {
         steps * ROWS
@@ -83,7 +77,7 @@ impl<D: AsBf16> Operands for InPairs<D> {
 
     fn shapes<const C: usize>() -> [(usize, usize); 8] {
         let number = size_of::<f32>();
-        // Scores of even and odd tokens, queries; keys or values; weights; ones; sums of values and of weights.
+        // Scores of the first 16 tokens and of the last, queries; keys or values; weights; ones; sums of values and of weights.
         let by_token = (ROWS, C * number);
         [by_token, by_token, by_token, (ROWS, LINE), (C, LINE), (ROWS, number), (C, LINE), (C, number)]
     }
@@ -113,7 +107,7 @@ impl<D: AsBf16> Operands for InPairs<D> {
         }
     }
 
-    /// Keys, `[32 tokens, L]`, first those of even tokens, and values, `[16 pairs of tokens, 2 L]`.
+    /// Keys, `[32 tokens, L]`, and values, `[16 pairs of tokens, 2 L]`.
     #[inline(always)]
     unsafe fn copy<const FULL: bool, const L: usize>(
         keys: &[*const D::Element],

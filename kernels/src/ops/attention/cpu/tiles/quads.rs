@@ -50,13 +50,7 @@ pub(super) struct InQuads;
 impl Operands for InQuads {
     type Element = u8;
     const TOKENS: usize = 4;
-    const APART: (usize, usize) = (1, ROWS);
     type Weights<const C: usize, const L: usize> = Weights<C, L>;
-
-    #[inline(always)]
-    fn token(word: usize, i: usize) -> usize {
-        word + WORDS * i
-    }
 
     fn query_lines(steps: usize) -> usize {
         steps / BOTH * QUERY
@@ -67,7 +61,7 @@ impl Operands for InQuads {
     }
 
     fn shapes<const C: usize>() -> [(usize, usize); 8] {
-        // Scores of two operands' tokens; queries; keys; weights; values; sums of two lines of values.
+        // Scores of the first 16 tokens and of the last; queries; keys; weights; values; sums of two lines of values.
         let [by_token, queries, keys] = if C < ROWS {
             [(ROWS, 2 * C * size_of::<i32>()), (BOTH * WORDS, 2 * C * size_of::<i32>()), (ROWS, LINE)]
         } else {
@@ -151,7 +145,7 @@ impl Operands for InQuads {
                 to.write(scales);
             };
             for i in 0..Self::TOKENS {
-                let token = Self::token(word, i);
+                let token = word + i * Self::WORDS;
                 for both in 0..L / BOTH {
                     _mm512_store_si512(to.add(token * L / BOTH + both).cast(), line(keys[i], both));
                     scales(keys[i], both, to_scales.add(both * TILE + token));
