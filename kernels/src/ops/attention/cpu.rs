@@ -3,7 +3,7 @@
 //! A `tile` of keys and values is gathered once for all rows that share it, then every query (a row's head) takes it in
 //! (`queries`); what vectors multiply is `words`. Matrix instructions have copies and sums of their own (`tiles`). The order
 //! within a query is fixed: a score is one sum over ascending dimensions, a tile's weights are summed in lanes (by matrix
-//! instructions in one sum), values are added by ascending index. None of it looks at the other rows of the block.
+//! instructions in one sum, or a tree), values are added by ascending index. None of it looks at the other rows of the block.
 
 mod queries;
 mod tile;

@@ -8,7 +8,7 @@
 //! With [`Quads`], for q8_0, it is four integers: neighbouring dimensions of a key, or one dimension of four neighbouring
 //! tokens' values. 32 dimensions of a query are rounded to int8, and 32 tokens' weights times their values' scales to bytes, of
 //! which the greatest is 220 to 255: about as coarsely as keys and values were when they were stored. Sums of products are exact, so
-//! all levels have the same bits; they are scaled once for 32 dimensions of a key or 32 tokens' values. A token that is not
+//! all levels of vectors have the same bits; they are scaled once for 32 dimensions of a key or 32 tokens' values. A token that is not
 //! attended to has a weight of 0 there as well, so what the others' are rounded to is no matter of their pass.
 
 mod columns;
