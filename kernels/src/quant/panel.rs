@@ -277,6 +277,12 @@ impl<'a> Panel<'a> {
         self.supers_of(block / SUPER, P).try_into().expect("P for each row")
     }
 
+    /// The f16 scales of all super-blocks; there may be more than these have.
+    #[inline(always)]
+    pub fn all_supers(&self) -> &'a [[u16; PANEL]] {
+        typed::<u16>(self.supers).as_chunks().0
+    }
+
     /// The f16 scales of a super-block, so many for each row.
     #[inline(always)]
     pub fn supers_of(&self, super_block: usize, count: usize) -> &'a [[u16; PANEL]] {

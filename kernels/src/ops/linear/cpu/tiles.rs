@@ -39,8 +39,8 @@ const GROUPS: usize = 4;
 
 /// A line for each row of a group.
 type Sums = [Line; SIDE];
-/// Of each panel of a band, and each group.
-type BandSums = [[MaybeUninit<Sums>; GROUPS]; BAND];
+/// Of each group, and each panel of a band.
+type BandSums = [[MaybeUninit<Sums>; BAND]; GROUPS];
 
 /// Input rows of one walk over quantised weights, in groups of up to 16.
 struct Groups {
@@ -74,11 +74,17 @@ impl Groups {
         self.first + (group * self.rows).min(self.count - self.rows)
     }
 
+    /// The rows of a group that the group before does not have.
+    #[inline(always)]
+    fn new_rows(&self, group: usize) -> Range<usize> {
+        self.first + group * self.rows - self.start(group)..self.rows
+    }
+
     /// Sets the sums of so many panels to zero.
     #[inline(always)]
-    fn clear(&self, sums: &mut [[MaybeUninit<Sums>; GROUPS]]) {
-        for sums in sums {
-            sums[..self.groups].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
+    fn clear(&self, sums: &mut BandSums, panels: usize) {
+        for sums in &mut sums[..self.groups] {
+            sums[..panels].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
         }
     }
 }
@@ -94,9 +100,9 @@ impl WeightBlock<'_> {
             // Rows of the group before are there.
             let start = groups.start(group);
             for n in groups.first + group * groups.rows..start + groups.rows {
-                for (row, sums) in band.clone().step_by(PANEL).zip(sums) {
+                for (row, sums) in band.clone().step_by(PANEL).zip(&sums[group]) {
                     // SAFETY: the caller's.
-                    self.put(n, row, unsafe { &sums[group].assume_init_ref()[n - start].0 });
+                    self.put(n, row, unsafe { &sums.assume_init_ref()[n - start].0 });
                 }
             }
         }

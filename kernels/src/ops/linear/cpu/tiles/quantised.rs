@@ -29,7 +29,7 @@ impl WeightBlock<'_> {
             firsts: [Line([0.0; LANES]); SIDE],
             bytes: [MaybeUninit::uninit(); SPAN],
         };
-        let mut sums: BandSums = [[MaybeUninit::uninit(); GROUPS]; BAND];
+        let mut sums: BandSums = [[MaybeUninit::uninit(); BAND]; GROUPS];
         for walk in Groups::of(self.x.rows()) {
             let (groups, rows) = (walk.groups, walk.rows);
             let (totals, inputs, weights) = ((rows, QUAD), (rows, 4 * T::QUADS), (T::QUADS, QUAD));
@@ -40,9 +40,9 @@ impl WeightBlock<'_> {
             let far = if groups == 1 { FAR } else { SPAN * (T::STORED_QUADS * QUAD + PANEL * size_of::<u16>()) };
             for band in self.bands() {
                 let panels = band.clone().step_by(PANEL);
-                walk.clear(&mut sums[..panels.len()]);
+                walk.clear(&mut sums, panels.len());
                 for span in 0..blocks.div_ceil(SPAN) {
-                    for (row, sums) in panels.clone().zip(&mut sums) {
+                    for (place, row) in panels.clone().enumerate() {
                         let panel = weight.panel(row / PANEL, span);
                         if span + 1 == blocks.div_ceil(SPAN) {
                             self.ask_for_output::<Lanes>(walk.inputs(), row / PANEL);
@@ -64,7 +64,7 @@ impl WeightBlock<'_> {
                             // SAFETY: tiles are configured for so many rows and this format; a row has 32 bytes and 4 notes
                             // for each block; sums were set above.
                             unsafe {
-                                let sums = sums.assume_init_mut();
+                                let sums = sums[place].assume_init_mut();
                                 match (group + 1 == groups, rows == SIDE) {
                                     (true, true) => span_walk.add::<T, true, true>(sums),
                                     (true, false) => span_walk.add::<T, true, false>(sums),

@@ -19,10 +19,11 @@ use crate::ops::linear::pack::NOTES;
 use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER, meta_bytes};
 use crate::simd::amx::Tiles;
 use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
-use crate::simd::{LANES, SHIFT, Simd};
+use crate::simd::{LANES, Line, SHIFT, Simd};
 use formats::SuperFormat;
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -31,8 +32,8 @@ const PAIRS: usize = SUPER / 2;
 /// Rows that are scaled with each of them.
 const SCALED: usize = SIDE / PAIRS;
 
-/// A pair of blocks as bytes times the upper and the lower bits of their scales; of one that folds the first is all.
-type Planes = [[[u8; QUAD]; 2 * QUADS]; 2];
+/// A pair of blocks as bytes: times the upper or the lower bits of their scales, or folded.
+type Plane = [MaybeUninit<[u8; QUAD]>; 2 * QUADS];
 /// A super-block's integers by either plane, a line for each input row.
 type Ints = [[[i32; LANES]; SIDE]; 2];
 type F = <Lanes as Simd>::F;
@@ -40,8 +41,8 @@ type I = <Lanes as Int8>::I;
 
 #[repr(C, align(64))]
 struct Scratch {
-    /// Of this super-block, and pair by pair of the next.
-    planes: [MaybeUninit<Planes>; PAIRS],
+    /// Of this super-block, and pair by pair of the next: as many of each pair as the format has.
+    planes: [Plane; 2 * PAIRS],
     /// Of this super-block, and of the last.
     scales: [MaybeUninit<Scales>; 2],
     /// Of this super-block and group of inputs, and of the last.
@@ -53,11 +54,11 @@ impl WeightBlock<'_> {
     pub(super) unsafe fn walk_super_blocks<T: SuperFormat<Q>, const Q: usize>(&self) {
         // Not cleared, which would take as long as a short walk.
         let mut scratch = Scratch {
-            planes: [MaybeUninit::uninit(); PAIRS],
+            planes: [[MaybeUninit::uninit(); _]; _],
             scales: [MaybeUninit::uninit(); 2],
             ints: [MaybeUninit::uninit(); 2],
         };
-        let mut sums: BandSums = [[MaybeUninit::uninit(); GROUPS]; BAND];
+        let mut sums: BandSums = [[MaybeUninit::uninit(); BAND]; GROUPS];
         for walk in Groups::of(self.x.rows()) {
             let (groups, rows) = (walk.groups, walk.rows);
             let mut inputs = [std::ptr::null(); GROUPS];
@@ -69,27 +70,21 @@ impl WeightBlock<'_> {
             // Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
             // SAFETY: the level is what the caller says.
             let tiles = unsafe { Tiles::new([sides, sides, sides, sides, sides, sides, weights, weights]) };
-            for band in self.bands() {
-                let panels = band.start / PANEL..band.end.div_ceil(PANEL);
-                walk.clear(&mut sums[..panels.len()]);
-                let mut band_walk = BandWalk {
-                    block: self,
-                    inputs: walk.inputs(),
-                    tiles: &tiles,
-                    weight: self.linear.weight().panels(),
-                    panels,
-                    blocks: self.linear.weight().cols().div_ceil(BLOCK),
-                    rows,
-                    stride: self.x.row_bytes(),
-                    scratch: &mut scratch,
-                };
-                // SAFETY: tiles are configured for so many rows, and sums were set.
-                unsafe {
-                    match rows == SIDE {
-                        true => band_walk.run::<T, true>(&inputs[..groups], &mut sums),
-                        false => band_walk.run::<T, false>(&inputs[..groups], &mut sums),
-                    }
-                    self.put_groups(&walk, &band, &sums);
+            walk.clear(&mut sums, BAND);
+            let mut block_walk = BlockWalk::<T, Q> {
+                block: self,
+                walk: &walk,
+                tiles: &tiles,
+                super_blocks: SuperBlocks::new(self),
+                blocks: self.linear.weight().cols().div_ceil(BLOCK),
+                stride: self.x.row_bytes(),
+                scratch: &mut scratch,
+            };
+            // SAFETY: tiles are configured for so many rows, and sums were set.
+            unsafe {
+                match rows == SIDE {
+                    true => block_walk.run::<true>(&inputs[..groups], &mut sums),
+                    false => block_walk.run::<false>(&inputs[..groups], &mut sums),
                 }
             }
         }
@@ -101,24 +96,98 @@ impl WeightBlock<'_> {
 struct SuperBlock<'a, const Q: usize> {
     pairs: &'a [Pair<Q>],
     supers: &'a [[u16; PANEL]],
-    /// The panel's place in its band.
+    /// The panel, and which of its band's it is, of those that are walked over.
+    panel: usize,
     place: usize,
-    /// The span, and the first pair in it.
-    span: usize,
-    pair: usize,
+    /// The first block in the row.
+    first: usize,
 }
 
-impl<const Q: usize> SuperBlock<'_, Q> {
-    /// The first block of the row.
+/// The super-blocks of a block of weight rows as they lie in memory: band by band, span by span, panel by panel.
+struct SuperBlocks<'a, T, const Q: usize> {
+    weight: Panels<'a>,
+    spans: usize,
+    /// Panels of the band, and where those of the block end.
+    band: Range<usize>,
+    end: usize,
+    /// The panel and the span that are walked over, and what is left of both.
+    panel: usize,
+    span: usize,
+    pairs: &'a [Pair<Q>],
+    supers: &'a [[u16; PANEL]],
+    first: usize,
+    format: PhantomData<T>,
+}
+
+impl<'a, T: SuperFormat<Q>, const Q: usize> SuperBlocks<'a, T, Q> {
     #[inline(always)]
-    fn first(&self) -> usize {
-        self.span * SPAN + 2 * self.pair
+    fn new(block: &WeightBlock<'a>) -> Self {
+        let weight = block.linear.weight();
+        let (spans, panels) = (weight.cols().div_ceil(BLOCK).div_ceil(SPAN), weight.panels());
+        let (start, end) = (block.rows.start / PANEL, block.rows.end.div_ceil(PANEL));
+        let (pairs, supers, format): (&[_], &[_], _) = (&[], &[], PhantomData);
+        let mut made = Self {
+            weight: panels,
+            spans,
+            band: start..start,
+            end,
+            panel: start,
+            span: 0,
+            pairs,
+            supers,
+            first: 0,
+            format,
+        };
+        made.enter_band();
+        made
+    }
+
+    /// Turns to the band behind, if there is one.
+    #[inline(always)]
+    fn enter_band(&mut self) -> bool {
+        let start = self.band.end;
+        self.band = start..self.end.min((start / BAND + 1) * BAND);
+        if self.band.is_empty() {
+            return false;
+        }
+        self.enter(start, 0);
+        true
+    }
+
+    /// Turns to a panel's span.
+    #[inline(always)]
+    fn enter(&mut self, panel: usize, span: usize) {
+        let weights = self.weight.panel(panel, span);
+        (self.panel, self.span, self.first) = (panel, span, span * SPAN);
+        (self.pairs, self.supers) = (weights.pairs(), weights.all_supers());
+    }
+}
+
+impl<'a, T: SuperFormat<Q>, const Q: usize> Iterator for SuperBlocks<'a, T, Q> {
+    type Item = SuperBlock<'a, Q>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<SuperBlock<'a, Q>> {
+        if self.pairs.is_empty() {
+            if self.panel + 1 < self.band.end {
+                self.enter(self.panel + 1, self.span);
+            } else if self.span + 1 < self.spans {
+                self.enter(self.band.start, self.span + 1);
+            } else if !self.enter_band() {
+                return None;
+            }
+        }
+        let (pairs, other_pairs) = self.pairs.split_at(PAIRS.min(self.pairs.len()));
+        let (supers, other_supers) = self.supers.split_at(T::SUPERS);
+        let (panel, first) = (self.panel, self.first);
+        (self.pairs, self.supers, self.first) = (other_pairs, other_supers, first + SUPER);
+        Some(SuperBlock { pairs, supers, panel, place: panel - self.band.start, first })
     }
 }
 
 /// Makes the planes of a pair; asks for the pairs ahead.
 #[inline(always)]
-fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut MaybeUninit<Planes>) {
+fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut [Plane]) {
     ask::<T, Q>(pair, 0);
     // SAFETY: the level has matrix instructions.
     unsafe { T::unpack(pair, |line| ask::<T, Q>(pair, 1 + line), planes) };
@@ -142,150 +211,209 @@ struct Scales {
 }
 
 impl Scales {
+    /// Writes those of a super-block.
     #[inline(always)]
-    fn of<const Q: usize>(this: &SuperBlock<'_, Q>) -> Self {
+    fn write<T: SuperFormat<Q>, const Q: usize>(to: &mut MaybeUninit<Self>, of: &SuperBlock<'_, Q>) {
+        let d = Lanes::load_f16(of.supers.first().unwrap_or(&of.pairs[0].meta[0]));
+        let to = to.as_mut_ptr();
+        // SAFETY: only fields are written.
+        unsafe { (&raw mut (*to).d).write(d) };
+        if T::FOLDS {
+            // Nothing else is read.
+            return;
+        }
+        let d_min = Lanes::mul(Lanes::load_f16(&of.supers[1]), Lanes::splat(-1.0));
         let mut minima = [Lanes::splat_i32(0); PAIRS];
-        let d = Lanes::load_f16(this.supers.first().unwrap_or(&this.pairs[0].meta[0]));
-        let [_, d_min] = this.supers else {
-            return Self { minima, d, d_min: d, shift: d };
-        };
-        for (minima, pair) in minima.iter_mut().zip(this.pairs) {
+        for (minima, pair) in minima.iter_mut().zip(of.pairs) {
             let [[_, first], [_, second]] = [&pair.meta[0], &pair.meta[1]].map(meta_bytes);
             *minima = Lanes::load_pairs(first, second);
         }
-        let d_min = Lanes::mul(Lanes::load_f16(d_min), Lanes::splat(-1.0));
-        Self { minima, d, d_min, shift: Lanes::mul(d_min, Lanes::splat(-SHIFT)) }
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*to).minima).write(minima);
+            (&raw mut (*to).d_min).write(d_min);
+            (&raw mut (*to).shift).write(Lanes::mul(d_min, Lanes::splat(-SHIFT)));
+        }
     }
 }
 
-/// Integers that wait to be scaled: of which buffer's super-block, the first row's notes, and the sums.
+/// Whose sums they are: a panel's and a group of inputs'.
+#[derive(Clone, Copy)]
+struct PanelSums {
+    panel: usize,
+    group: usize,
+}
+
+/// Integers that wait to be scaled: of which buffer's super-block, the first row's notes, and the sums, if they are the last of
+/// these with whose they are.
 #[derive(Clone, Copy)]
 struct Waiting {
     buffer: usize,
     notes: *const u8,
     sums: *mut Sums,
+    complete: Option<PanelSums>,
 }
 
 /// A super-block and a group of inputs.
 #[derive(Clone, Copy)]
 struct Step<'a, const Q: usize> {
-    this: SuperBlock<'a, Q>,
-    /// The group's first row.
+    tiles: &'a Tiles,
+    pairs: &'a [Pair<Q>],
+    /// The super-block's words of the group's first row; bytes from one row to the next, and how many there are.
     inputs: *const u8,
+    stride: usize,
+    rows: usize,
     /// What is to be unpacked meanwhile, and scaled.
     unpacked: &'a [Pair<Q>],
     last: Option<Waiting>,
+    /// Where the first row's sums will be written, and values from one row to the next: in the last span's first step, so that
+    /// lines come in time.
+    outputs: Option<(*const f32, usize)>,
 }
 
-/// A band of panels times the groups of input rows.
-struct BandWalk<'a, const Q: usize> {
+impl<const Q: usize> Step<'_, Q> {
+    /// Whether it is like most: nothing lacks, and no outputs are asked for.
+    #[inline(always)]
+    fn is_whole(&self) -> bool {
+        [self.pairs.len(), self.unpacked.len()] == [PAIRS; 2] && self.last.is_some() && self.outputs.is_none()
+    }
+}
+
+/// A block of weight rows times the groups of input rows of a walk.
+struct BlockWalk<'a, T, const Q: usize> {
     block: &'a WeightBlock<'a>,
-    /// All input rows.
-    inputs: Range<usize>,
+    walk: &'a Groups,
     tiles: &'a Tiles,
-    weight: Panels<'a>,
-    panels: Range<usize>,
+    super_blocks: SuperBlocks<'a, T, Q>,
     /// Blocks of a row.
     blocks: usize,
-    /// Rows of a group, and bytes from one to the next.
-    rows: usize,
+    /// Bytes from one input row to the next.
     stride: usize,
     scratch: &'a mut Scratch,
 }
 
-impl<'a, const Q: usize> BandWalk<'a, Q> {
-    /// The super-block from `pair` on, if there is one.
-    #[inline(always)]
-    fn super_block<T: SuperFormat<Q>>(&self, span: usize, place: usize, pair: usize) -> Option<SuperBlock<'a, Q>> {
-        if span * SPAN >= self.blocks {
-            return None;
-        }
-        let panel = self.weight.panel(self.panels.start + place, span);
-        let pairs = &panel.pairs()[pair..];
-        let pairs = &pairs[..pairs.len().min(PAIRS)];
-        Some(SuperBlock { pairs, supers: panel.supers_of(2 * pair / SUPER, T::SUPERS), place, span, pair })
-    }
-
-    /// The one behind it in the walk: the panel's next, or the next panel's first, span by span.
-    #[inline(always)]
-    fn behind<T: SuperFormat<Q>>(&self, this: &SuperBlock<'_, Q>) -> Option<SuperBlock<'a, Q>> {
-        let blocks = SPAN.min(self.blocks - this.span * SPAN);
-        let pair = this.pair + PAIRS;
-        if 2 * pair < blocks {
-            self.super_block::<T>(this.span, this.place, pair)
-        } else if this.place + 1 < self.panels.len() {
-            self.super_block::<T>(this.span, this.place + 1, 0)
-        } else {
-            self.super_block::<T>(this.span + 1, 0, 0)
-        }
-    }
-
-    /// Adds what the super-blocks give to the sums of their panels and the groups, whose first rows `groups` are.
+impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
+    /// Writes what the super-blocks give for the groups, whose first rows `groups` are.
     ///
     /// # Safety
-    /// Tiles must be configured for so many rows, which must be there, and sums be set.
+    /// Tiles must be configured for so many rows, which must be there, and sums be zeros.
     #[inline(always)]
-    unsafe fn run<T: SuperFormat<Q>, const FULL: bool>(&mut self, groups: &[*const u8], sums: &mut BandSums) {
-        let mut next = self.super_block::<T>(0, 0, 0);
+    unsafe fn run<const FULL: bool>(&mut self, groups: &[*const u8], sums: &mut BandSums) {
+        let mut next = self.super_blocks.next();
         if let Some(next) = next {
-            for (pair, planes) in next.pairs.iter().zip(&mut self.scratch.planes) {
+            for (pair, planes) in next.pairs.iter().zip(self.scratch.planes.chunks_mut(T::PLANES)) {
                 unpack::<T, Q>(pair, planes);
             }
         }
         let (mut buffer, mut item) = (0, 0);
         let mut last = None;
         while let Some(this) = next {
-            next = self.behind::<T>(&this);
-            if this.pair == 0 && (this.span + 1) * SPAN >= self.blocks {
-                self.block.ask_for_output::<Lanes>(self.inputs.clone(), self.panels.start + this.place);
-            }
-            self.scratch.scales[buffer].write(Scales::of(&this));
-            let notes = self.blocks * BLOCK + this.first() * size_of::<[i32; NOTES]>();
+            next = self.super_blocks.next();
+            Scales::write::<T, Q>(&mut self.scratch.scales[buffer], &this);
+            let (words, notes) = (this.first * BLOCK, self.blocks * BLOCK + this.first * size_of::<[i32; NOTES]>());
             for (group, inputs) in groups.iter().enumerate() {
                 // In place, so by the last group.
                 let unpacked = if group + 1 == groups.len() { next.map_or(&[][..], |next| next.pairs) } else { &[] };
-                let step = Step { this, inputs: *inputs, unpacked, last };
+                let sums_of = PanelSums { panel: this.panel, group };
+                let complete = (this.first + SUPER >= self.blocks).then_some(sums_of);
+                let outputs = (this.first == (self.super_blocks.spans - 1) * SPAN).then(|| self.outputs(sums_of));
+                let step = Step {
+                    tiles: self.tiles,
+                    pairs: this.pairs,
+                    inputs: inputs.wrapping_add(words),
+                    stride: self.stride,
+                    rows: self.walk.rows,
+                    unpacked,
+                    last,
+                    outputs,
+                };
                 // SAFETY: the caller's; this super-block was unpacked.
                 unsafe {
-                    match item {
-                        0 => self.step::<0, 1, T, FULL>(step),
-                        _ => self.step::<2, 3, T, FULL>(step),
+                    match (item, step.is_whole()) {
+                        (0, true) => Self::step::<0, 1, FULL, true>(&step, self.scratch),
+                        (0, false) => Self::step::<0, 1, FULL, false>(&step, self.scratch),
+                        (_, true) => Self::step::<2, 3, FULL, true>(&step, self.scratch),
+                        (_, false) => Self::step::<2, 3, FULL, false>(&step, self.scratch),
                     }
+                    self.put(last);
                 }
-                let (notes, sums) = (inputs.wrapping_add(notes), sums[this.place][group].as_mut_ptr());
-                last = Some(Waiting { buffer, notes, sums });
+                let (notes, sums) = (inputs.wrapping_add(notes), sums[group][this.place].as_mut_ptr());
+                last = Some(Waiting { buffer, notes, sums, complete });
                 item = 1 - item;
             }
             buffer = 1 - buffer;
         }
-        if let Some(last) = last {
+        if let Some(waiting) = last {
             // SAFETY: the caller's.
-            unsafe { (0..PAIRS).for_each(|pair| self.scale::<T, FULL>(last, 1 - item, pair, |_| {})) };
+            unsafe {
+                for pair in 0..PAIRS {
+                    Self::scale::<FULL>(waiting, (self.stride, self.walk.rows), self.scratch, 1 - item, pair, |_| {});
+                }
+                self.put(last);
+            }
         }
     }
 
+    /// Where the outputs of a panel start for a group, and values from one row to the next.
+    #[inline(always)]
+    fn outputs(&self, PanelSums { panel, group }: PanelSums) -> (*const f32, usize) {
+        let outs = self.block.linear.weight().rows();
+        (self.block.out.address(self.walk.start(group) * outs + panel * PANEL), outs)
+    }
+
+    /// Writes sums that are complete, and sets them to zero for the next band.
+    ///
+    /// # Safety
+    /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx), and the sums be there.
+    #[inline(always)]
+    unsafe fn put(&self, last: Option<Waiting>) {
+        if let Some(Waiting { sums, complete: Some(complete), .. }) = last {
+            // SAFETY: the caller's.
+            unsafe { self.put_sums(complete, &mut *sums) };
+        }
+    }
+
+    /// The same of these; one panel in many super-blocks.
+    ///
+    /// # Safety
+    /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn put_sums(&self, PanelSums { panel, group }: PanelSums, sums: &mut Sums) {
+        let new = self.walk.new_rows(group);
+        self.block.put_lines::<Lanes>(self.walk.start(group) + new.start, panel * PANEL, &sums[new]);
+        sums.fill(Line([0.0; LANES]));
+    }
+
     /// The integers of a super-block and a group of inputs, in tiles C and D; meanwhile unpacks the next one, and scales what
-    /// came before.
+    /// came before. A function of its own, so that registers are for what it needs; WHOLE ones are spared all questions.
     ///
     /// # Safety
     /// As of [`Self::run`]; the super-block must be unpacked, and of what came before the scales and integers be there.
-    #[inline(always)]
-    unsafe fn step<const C: u8, const D: u8, T: SuperFormat<Q>, const FULL: bool>(&mut self, step: Step<'_, Q>) {
-        self.tiles.zero::<C>();
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn step<const C: u8, const D: u8, const FULL: bool, const WHOLE: bool>(
+        step: &Step<'_, Q>,
+        scratch: &mut Scratch,
+    ) {
+        // Read once, so that the compiler knows what is asserted.
+        let step = *step;
+        assert!(!WHOLE || step.is_whole());
+        step.tiles.zero::<C>();
         if !T::FOLDS {
-            self.tiles.zero::<D>();
+            step.tiles.zero::<D>();
         }
         // SAFETY: the caller's.
         unsafe {
-            self.pair::<C, D, 4, T, FULL>(&step, 0);
-            self.pair::<C, D, 5, T, FULL>(&step, 1);
-            self.pair::<C, D, 4, T, FULL>(&step, 2);
-            self.pair::<C, D, 5, T, FULL>(&step, 3);
+            Self::pair::<C, D, 4, FULL>(&step, scratch, 0);
+            Self::pair::<C, D, 5, FULL>(&step, scratch, 1);
+            Self::pair::<C, D, 4, FULL>(&step, scratch, 2);
+            Self::pair::<C, D, 5, FULL>(&step, scratch, 3);
             // A tile of sums has at most 16 lines.
-            let ints = self.scratch.ints[usize::from(C / 2)].as_mut_ptr().cast::<u8>();
-            self.tiles.store::<C>(ints, QUAD);
+            let ints = scratch.ints[usize::from(C / 2)].as_mut_ptr().cast::<u8>();
+            step.tiles.store::<C>(ints, QUAD);
             if !T::FOLDS {
-                self.tiles.store::<D>(ints.add(size_of::<Ints>() / 2), QUAD);
+                step.tiles.store::<D>(ints.add(size_of::<Ints>() / 2), QUAD);
             }
         }
     }
@@ -295,35 +423,38 @@ impl<'a, const Q: usize> BandWalk<'a, Q> {
     /// # Safety
     /// As of [`Self::step`].
     #[inline(always)]
-    unsafe fn pair<const C: u8, const D: u8, const A: u8, T: SuperFormat<Q>, const FULL: bool>(
-        &mut self,
+    unsafe fn pair<const C: u8, const D: u8, const A: u8, const FULL: bool>(
         step: &Step<'_, Q>,
+        scratch: &mut Scratch,
         pair: usize,
     ) {
-        if pair < step.this.pairs.len() {
-            let upper = match T::STORED {
-                true => step.this.pairs[pair].quads.as_ptr().cast::<u8>(),
-                false => self.scratch.planes[pair].as_ptr().cast(),
-            };
-            let inputs = step.inputs.wrapping_add((step.this.first() + 2 * pair) * BLOCK);
+        if let Some(stored) = step.pairs.get(pair) {
+            let planes: *const Plane = &raw const scratch.planes[T::PLANES * pair];
+            let upper = if T::STORED { stored.quads.as_ptr().cast() } else { planes.cast::<u8>() };
+            let inputs = step.inputs.wrapping_add(2 * pair * BLOCK);
             // SAFETY: the caller's. If a row lacks the second block, its notes follow, by which zeros are multiplied.
             unsafe {
-                self.tiles.load::<A>(inputs, self.stride);
-                self.tiles.load::<6>(upper, QUAD);
+                step.tiles.load::<A>(inputs, step.stride);
+                step.tiles.load::<6>(upper, QUAD);
                 if T::STORED {
-                    self.tiles.multiply_int8::<C, A, 6>();
+                    step.tiles.multiply_int8::<C, A, 6>();
                 } else if T::FOLDS {
-                    self.tiles.multiply_signed::<C, A, 6>();
+                    step.tiles.multiply_signed::<C, A, 6>();
                 } else {
-                    self.tiles.load::<7>(upper.add(size_of::<Planes>() / 2), QUAD);
-                    self.tiles.multiply_int8::<C, A, 6>();
-                    self.tiles.multiply_int8::<D, A, 7>();
+                    step.tiles.load::<7>(planes.add(1).cast(), QUAD);
+                    step.tiles.multiply_int8::<C, A, 6>();
+                    step.tiles.multiply_int8::<D, A, 7>();
                 }
             }
         }
         let unpacked = step.unpacked.get(pair);
         if let Some(unpacked) = unpacked {
-            unpack::<T, Q>(unpacked, &mut self.scratch.planes[pair]);
+            unpack::<T, Q>(unpacked, &mut scratch.planes[T::PLANES * pair..][..T::PLANES]);
+        }
+        if let Some((outputs, outs)) = step.outputs {
+            for n in (SCALED * pair..SCALED * (pair + 1)).filter(|n| FULL || *n < step.rows) {
+                Lanes::prefetch_write(outputs.wrapping_add(n * outs).cast());
+            }
         }
         // What is not unpacked is asked for between rows: all at once it would stand in the way of their own loads.
         let between = |row: usize| {
@@ -334,7 +465,9 @@ impl<'a, const Q: usize> BandWalk<'a, Q> {
         };
         match step.last {
             // SAFETY: the caller's.
-            Some(last) => unsafe { self.scale::<T, FULL>(last, 1 - usize::from(C / 2), pair, between) },
+            Some(last) => unsafe {
+                Self::scale::<FULL>(last, (step.stride, step.rows), scratch, 1 - usize::from(C / 2), pair, between);
+            },
             None => (0..SCALED).for_each(between),
         }
     }
@@ -345,42 +478,57 @@ impl<'a, const Q: usize> BandWalk<'a, Q> {
     /// # Safety
     /// As of [`Self::run`]; the integers and scales must be there.
     #[inline(always)]
-    unsafe fn scale<T: SuperFormat<Q>, const FULL: bool>(
-        &self,
+    unsafe fn scale<const FULL: bool>(
         waiting: Waiting,
+        (stride, rows): (usize, usize),
+        scratch: &Scratch,
         item: usize,
         pair: usize,
         between: impl Fn(usize),
     ) {
-        // SAFETY: the caller's.
-        let scales = unsafe { *self.scratch.scales[waiting.buffer].assume_init_ref() };
-        let ints = self.scratch.ints[item].as_ptr().cast::<__m512i>();
+        let first = SCALED * pair;
+        let scales = scratch.scales[waiting.buffer].as_ptr();
+        let ints = scratch.ints[item].as_ptr().cast::<__m512i>();
+        let sums = waiting.sums;
+        let mut notes = waiting.notes.wrapping_add(first * stride);
         for row in 0..SCALED {
             between(row);
-            let n = SCALED * pair + row;
-            if !FULL && n >= self.rows {
+            let n = first + row;
+            if !FULL && n >= rows {
                 continue;
             }
-            let notes = waiting.notes.wrapping_add(n * self.stride).cast::<[i32; NOTES]>();
-            // SAFETY: the caller's: AVX-512 by the level; rows have notes of whole super-blocks.
+            // SAFETY: the caller's.
             unsafe {
-                let mut upper = _mm512_load_si512(ints.add(n));
-                if T::STORED {
-                    upper = _mm512_add_epi32(upper, _mm512_set1_epi32((*notes)[1]));
-                }
-                let dot = if T::FOLDS {
-                    Lanes::mul(Lanes::from_i32(upper), scales.d)
-                } else {
-                    let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), _mm512_load_si512(ints.add(SIDE + n)));
-                    // Below 2^22, so that these are the bits of `SHIFT` and the integer.
-                    let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &scales.minima, notes);
-                    let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
-                    Lanes::fma(Lanes::from_i32(ints), scales.d, minima)
-                };
-                let input = Lanes::splat(f32::from_bits((*notes)[0] as u32));
-                let sum = &mut (*waiting.sums)[n].0;
-                Lanes::store(Lanes::fma(dot, input, Lanes::load(sum)), sum);
+                let sum = Self::scaled(scales, ints.add(n), notes.cast(), Lanes::load(&(*sums)[n].0));
+                Lanes::store(sum, &mut (*sums)[n].0);
             }
+            notes = notes.wrapping_add(stride);
+        }
+    }
+
+    /// A sum and the integers of its row.
+    ///
+    /// # Safety
+    /// As of [`Self::run`]; the integers, the scales that the format has, and notes of a super-block must be there.
+    #[inline(always)]
+    unsafe fn scaled(scales: *const Scales, ints: *const __m512i, notes: *const [i32; NOTES], sum: F) -> F {
+        // SAFETY: the caller's: AVX-512 by the level.
+        unsafe {
+            let mut upper = _mm512_load_si512(ints);
+            if T::STORED {
+                upper = _mm512_add_epi32(upper, _mm512_set1_epi32((*notes)[1]));
+            }
+            let dot = if T::FOLDS {
+                Lanes::mul(Lanes::from_i32(upper), (*scales).d)
+            } else {
+                let Scales { minima, d, d_min, shift } = *scales;
+                let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), _mm512_load_si512(ints.add(SIDE)));
+                // Below 2^22, so that these are the bits of `SHIFT` and the integer.
+                let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &minima, notes);
+                let minima = Lanes::fma(_mm512_castsi512_ps(minima), d_min, shift);
+                Lanes::fma(Lanes::from_i32(ints), d, minima)
+            };
+            Lanes::fma(dot, Lanes::splat(f32::from_bits((*notes)[0] as u32)), sum)
         }
     }
 }

@@ -1,15 +1,16 @@
 //! What the formats' super-blocks are to tiles: planes of bytes, made pair by pair, or stored.
 
-use super::Planes;
+use super::Plane;
 use crate::quant::{Pair, meta_bytes};
 use crate::simd::int8::{QUAD, QUADS, folded_sixes, in_lanes, load_lanes};
 use std::arch::x86_64::*;
-use std::mem::MaybeUninit;
 
 /// Super-blocks whose blocks are stored in Q quads.
 pub(in crate::ops::linear::cpu::tiles) trait SuperFormat<const Q: usize> {
     /// Whether one plane is all.
     const FOLDS: bool;
+    /// Planes of a pair.
+    const PLANES: usize = if Self::FOLDS { 1 } else { 2 };
     /// Whether stored quads are the first plane, biased by 128.
     const STORED: bool = false;
     /// f16 scales of each row.
@@ -21,7 +22,7 @@ pub(in crate::ops::linear::cpu::tiles) trait SuperFormat<const Q: usize> {
     ///
     /// # Safety
     /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx).
-    unsafe fn unpack(pair: &Pair<Q>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>);
+    unsafe fn unpack(pair: &Pair<Q>, ask: impl Fn(usize), planes: &mut [Plane]);
 }
 
 /// Quads times the upper and the lower bits of scales.
@@ -35,7 +36,7 @@ impl SuperFormat<{ QUADS / 2 }> for Q4K {
     const FAR: usize = 4096;
 
     #[inline(always)]
-    unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
+    unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut [Plane]) {
         let planes = planes.as_mut_ptr().cast::<__m512i>();
         for (which, quads) in pair.quads.iter().enumerate() {
             // SAFETY: AVX-512 by the level; a plane has the quads of two blocks, each a line.
@@ -66,7 +67,7 @@ impl SuperFormat<QUADS> for FoldedQ8_0 {
     const SUPERS: usize = 0;
 
     #[inline(always)]
-    unsafe fn unpack(_pair: &Pair<QUADS>, _ask: impl Fn(usize), _planes: &mut MaybeUninit<Planes>) {}
+    unsafe fn unpack(_pair: &Pair<QUADS>, _ask: impl Fn(usize), _planes: &mut [Plane]) {}
 }
 
 /// Quads times scales, less twice the minima.
@@ -79,7 +80,7 @@ impl SuperFormat<{ QUADS / 2 }> for FoldedQ4K {
     const FAR: usize = 12288;
 
     #[inline(always)]
-    unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
+    unsafe fn unpack(pair: &Pair<{ QUADS / 2 }>, ask: impl Fn(usize), planes: &mut [Plane]) {
         let plane = planes.as_mut_ptr().cast::<__m512i>();
         for (which, quads) in pair.quads.iter().enumerate() {
             let [scales, minima] = meta_bytes(&pair.meta[which]);
@@ -106,7 +107,7 @@ impl SuperFormat<6> for FoldedQ6K {
     const SUPERS: usize = 1;
 
     #[inline(always)]
-    unsafe fn unpack(pair: &Pair<6>, ask: impl Fn(usize), planes: &mut MaybeUninit<Planes>) {
+    unsafe fn unpack(pair: &Pair<6>, ask: impl Fn(usize), planes: &mut [Plane]) {
         let plane = planes.as_mut_ptr().cast::<__m512i>();
         for (which, quads) in pair.quads.iter().enumerate() {
             (0..quads.len()).for_each(|line| ask(which * quads.len() + line));
