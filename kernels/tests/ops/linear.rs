@@ -245,6 +245,24 @@ fn rows_of_a_long_pass_equal_rows_alone() {
     }
 }
 
+/// A thread that has all of a tall weight walks over several bands in one task, and carries nothing from one to the next.
+#[test]
+fn tasks_of_several_bands_keep_a_rows_bits() {
+    let ([outs, ins], rows) = ([3239, 300], 18);
+    let x = values(6, rows * ins);
+    for layer in DTYPES.map(|dtype| made(dtype, [outs, ins], 5)) {
+        for exec in levels_and_threads().filter(|exec| exec.threads() == 1) {
+            for layer in arrangements(layer.clone(), &exec) {
+                let (dtype, arrangement) = (layer.weight().dtype(), layer.weight().arrangement());
+                let whole = run(&exec, &layer, &x);
+                for (row, (x, whole)) in x.chunks(ins).zip(whole.chunks(outs)).enumerate().step_by(3) {
+                    assert_eq!(bits(&run(&exec, &layer, x)), bits(whole), "{exec:?} {dtype} {arrangement:?} row {row}");
+                }
+            }
+        }
+    }
+}
+
 /// 10,000 random shapes: a row among others, in another place of the batch, on other threads.
 #[test]
 fn random_shapes_keep_a_rows_bits() {

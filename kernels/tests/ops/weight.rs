@@ -42,6 +42,9 @@ fn levels_parse_and_refuse() {
     }
     let error = "sse9".parse::<SimdLevel>().unwrap_err();
     assert_eq!(error, KernelError::SimdUnknown { got: "sse9".into() });
+    for level in SimdLevel::ALL {
+        assert!(error.to_string().contains(&level.to_string()), "{level} in `{error}`");
+    }
     assert!(SimdLevel::preferred() <= SimdLevel::detect());
 }
 

@@ -9,7 +9,7 @@ use super::{LINE, Lanes, Operands, Queries, ROWS, STEP};
 use crate::blocks::kv_format::{Bf16, KvFormat, Q8_0};
 use crate::ops::attention::cpu::AttendBlock;
 use crate::ops::attention::cpu::tile::TILE;
-use crate::simd::{LANES, Line, Simd, Square, as_rows};
+use crate::simd::{LANES, Line, Simd, Square, as_rows, padded};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -94,13 +94,11 @@ impl<D: AsBf16> Operands for InPairs<D> {
             let (group, step) = (i / L, i % L);
             let mut rows = [[0; STEP]; LANES];
             for (query, row) in (group * C..block.queries().min((group + 1) * C)).zip(&mut rows) {
-                let mut numbers = [[0.0; LANES]; 2];
                 // SAFETY: of one at a time.
                 let q = unsafe { block.query(query) }.chunks(STEP).nth(step).unwrap_or_default();
-                numbers.as_flattened_mut()[..q.len()].copy_from_slice(q);
-                let low = Lanes::mul(Lanes::load(&numbers[0]), scale);
-                let high = Lanes::mul(Lanes::load(&numbers[1]), scale);
-                *row = Lanes::round_bf16(low, high);
+                let (low, high) = q.split_at(q.len().min(LANES));
+                let [low, high] = [padded(low, 0.0), padded(high, 0.0)];
+                *row = Lanes::round_bf16(Lanes::mul(Lanes::load(&low), scale), Lanes::mul(Lanes::load(&high), scale));
             }
             // SAFETY: a `Line` is 16 f32 without padding, so 16 are a square; `transpose` writes all of it.
             Lanes::transpose(&as_rows(&rows.each_ref()), unsafe { &mut *square.as_mut_ptr().cast::<Square>() });

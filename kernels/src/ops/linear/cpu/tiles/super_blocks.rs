@@ -9,6 +9,10 @@
 //! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last. A pair is unpacked over
 //! the planes that tiles have just read: planes of two super-blocks left the first-level cache no room for inputs, and a
 //! bare loop over 16 rows took 1.15 times as long.
+//!
+//! All bands of a task are one walk, a step of it is a function with registers of its own, and a panel's sums go out with its
+//! last super-block: written at a band's end, so many lines at once held up what came behind. Together 16 rows of q4 take 0.95
+//! of the time, a pass of a model of 134 M parameters 0.9.
 
 mod formats;
 
@@ -244,8 +248,8 @@ struct PanelSums {
     group: usize,
 }
 
-/// Integers that wait to be scaled: of which buffer's super-block, the first row's notes, and the sums, if they are the last of
-/// these with whose they are.
+/// Integers that wait to be scaled: of which buffer's super-block, the first row's notes, the sums, and whose these are if
+/// they are complete then.
 #[derive(Clone, Copy)]
 struct Waiting {
     buffer: usize,
@@ -266,8 +270,8 @@ struct Step<'a, const Q: usize> {
     /// What is to be unpacked meanwhile, and scaled.
     unpacked: &'a [Pair<Q>],
     last: Option<Waiting>,
-    /// Where the first row's sums will be written, and values from one row to the next: in the last span's first step, so that
-    /// lines come in time.
+    /// Where the first row's sums will be written, and values from one row to the next: in a panel's first step of the last
+    /// span, which is early enough.
     outputs: Option<(*const f32, usize)>,
 }
 
