@@ -239,6 +239,22 @@ impl Scales {
             (&raw mut (*to).shift).write(Lanes::mul(d_min, Lanes::splat(-SHIFT)));
         }
     }
+    /// What was written, zeros where nothing was. Once for several rows: beside their stores each would read it again.
+    ///
+    /// # Safety
+    /// It must have been written for a super-block of the format.
+    #[inline(always)]
+    unsafe fn read<T: SuperFormat<Q>, const Q: usize>(from: &MaybeUninit<Self>) -> Self {
+        let from = from.as_ptr();
+        // SAFETY: the caller's; of one that folds only `d` was written.
+        unsafe {
+            if T::FOLDS {
+                let zero = Lanes::splat(0.0);
+                return Self { minima: [Lanes::splat_i32(0); PAIRS], d: (*from).d, d_min: zero, shift: zero };
+            }
+            *from
+        }
+    }
 }
 
 /// Whose sums they are: a panel's and a group of inputs'.
@@ -491,7 +507,8 @@ impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
         between: impl Fn(usize),
     ) {
         let first = SCALED * pair;
-        let scales = scratch.scales[waiting.buffer].as_ptr();
+        // SAFETY: the caller's.
+        let scales = unsafe { Scales::read::<T, Q>(&scratch.scales[waiting.buffer]) };
         let ints = scratch.ints[item].as_ptr().cast::<__m512i>();
         let sums = waiting.sums;
         let mut notes = waiting.notes.wrapping_add(first * stride);
@@ -503,7 +520,7 @@ impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
             }
             // SAFETY: the caller's.
             unsafe {
-                let sum = Self::scaled(scales, ints.add(n), notes.cast(), Lanes::load(&(*sums)[n].0));
+                let sum = Self::scaled(&scales, ints.add(n), notes.cast(), Lanes::load(&(*sums)[n].0));
                 Lanes::store(sum, &mut (*sums)[n].0);
             }
             notes = notes.wrapping_add(stride);
@@ -513,9 +530,9 @@ impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
     /// A sum and the integers of its row.
     ///
     /// # Safety
-    /// As of [`Self::run`]; the integers, the scales that the format has, and notes of a super-block must be there.
+    /// As of [`Self::run`]; the integers and notes of a super-block must be there.
     #[inline(always)]
-    unsafe fn scaled(scales: *const Scales, ints: *const __m512i, notes: *const [i32; NOTES], sum: F) -> F {
+    unsafe fn scaled(scales: &Scales, ints: *const __m512i, notes: *const [i32; NOTES], sum: F) -> F {
         // SAFETY: the caller's: AVX-512 by the level.
         unsafe {
             let mut upper = _mm512_load_si512(ints);
@@ -523,14 +540,13 @@ impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
                 upper = _mm512_add_epi32(upper, _mm512_set1_epi32((*notes)[1]));
             }
             let dot = if T::FOLDS {
-                Lanes::mul(Lanes::from_i32(upper), (*scales).d)
+                Lanes::mul(Lanes::from_i32(upper), scales.d)
             } else {
-                let Scales { minima, d, d_min, shift } = *scales;
                 let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), _mm512_load_si512(ints.add(SIDE)));
                 // Below 2^22, so that these are the bits of `SHIFT` and the integer.
-                let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &minima, notes);
-                let minima = Lanes::fma(_mm512_castsi512_ps(minima), d_min, shift);
-                Lanes::fma(Lanes::from_i32(ints), d, minima)
+                let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &scales.minima, notes);
+                let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
+                Lanes::fma(Lanes::from_i32(ints), scales.d, minima)
             };
             Lanes::fma(dot, Lanes::splat(f32::from_bits((*notes)[0] as u32)), sum)
         }
