@@ -90,7 +90,7 @@ pub enum KernelError {
         best: SimdLevel,
     },
     /// A value of `FORETOKEN_SIMD` that names no level.
-    #[error("FORETOKEN_SIMD=`{got}` names no SIMD level; use one of {}", SimdLevel::ALL.map(|level| level.to_string()).join(", "))]
+    #[error("FORETOKEN_SIMD=`{got}` names no SIMD level; use one of {}", SimdLevel::ALL.map(|it| it.to_string()).join(", "))]
     SimdUnknown {
         /// The value found.
         got: String,

@@ -14,7 +14,7 @@ mod super_blocks;
 
 use super::WeightBlock;
 use crate::ops::linear::PackedRows;
-use crate::quant::{BAND, PANEL};
+use crate::quant::BAND;
 use crate::simd::int8::QUADS;
 use crate::simd::{Avx512, LANES, Line};
 use crate::weight::WeightDtype;
@@ -85,26 +85,6 @@ impl Groups {
     fn clear(&self, sums: &mut BandSums, panels: usize) {
         for sums in &mut sums[..self.groups] {
             sums[..panels].fill(MaybeUninit::new([Line([0.0; LANES]); SIDE]));
-        }
-    }
-}
-
-impl WeightBlock<'_> {
-    /// Writes what groups give for a band.
-    ///
-    /// # Safety
-    /// The sums must be set.
-    #[inline(always)]
-    unsafe fn put_groups(&self, groups: &Groups, band: &Range<usize>, sums: &BandSums) {
-        for group in 0..groups.groups {
-            // Rows of the group before are there.
-            let start = groups.start(group);
-            for n in groups.first + group * groups.rows..start + groups.rows {
-                for (row, sums) in band.clone().step_by(PANEL).zip(&sums[group]) {
-                    // SAFETY: the caller's.
-                    self.put(n, row, unsafe { &sums.assume_init_ref()[n - start].0 });
-                }
-            }
         }
     }
 }

@@ -80,6 +80,23 @@ impl WeightBlock<'_> {
             }
         }
     }
+    /// Writes what groups give for a band.
+    ///
+    /// # Safety
+    /// The sums must be set.
+    #[inline(always)]
+    unsafe fn put_groups(&self, groups: &Groups, band: &Range<usize>, sums: &BandSums) {
+        for group in 0..groups.groups {
+            let start = groups.start(group);
+            // Rows of the group before are there.
+            for n in groups.new_rows(group) {
+                for (row, sums) in band.clone().step_by(PANEL).zip(&sums[group]) {
+                    // SAFETY: the caller's.
+                    self.put(start + n, row, unsafe { &sums.assume_init_ref()[n].0 });
+                }
+            }
+        }
+    }
 }
 
 /// Dots of 16 weight rows with up to 16 inputs, each with a tile and lines of its own: three are computed, which takes long,

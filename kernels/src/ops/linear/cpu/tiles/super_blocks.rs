@@ -6,30 +6,31 @@
 //! of `panels`. One that folds is a single plane of signed bytes, to whose integers nothing is added: half of the products and
 //! of what is stored. Of q8_0 it is there as it is stored, biased.
 //!
-//! While tiles multiply a super-block, vectors unpack the next one and scale the integers of the last. A pair is unpacked over
-//! the planes that tiles have just read: planes of two super-blocks left the first-level cache no room for inputs, and a
-//! bare loop over 16 rows took 1.15 times as long.
+//! While tiles multiply a super-block, vectors unpack the next one (`order`, `formats`) and scale the integers of the last
+//! (`scales`). A pair is unpacked over the planes that tiles have just read: planes of two super-blocks left the first-level
+//! cache no room for inputs, and a bare loop over 16 rows took 1.15 times as long.
 //!
 //! All bands of a task are one walk, a step of it is a function with registers of its own, and a panel's sums go out with its
 //! last super-block: written at a band's end, so many lines at once held up what came behind. Together 16 rows of q4 take 0.95
 //! of the time, a pass of a model of 134 M parameters 0.92.
 
 mod formats;
+mod order;
+mod scales;
 
 pub(super) use formats::{FoldedQ4K, FoldedQ6K, FoldedQ8_0, Q4K};
 
 use super::{BandSums, GROUPS, Groups, Lanes, SIDE, Sums, WeightBlock};
 use crate::ops::linear::pack::NOTES;
-use crate::quant::{BAND, PANEL, Pair, Panels, SPAN, SUPER, meta_bytes};
+use crate::quant::{BAND, PANEL, Pair, SUPER};
 use crate::simd::amx::Tiles;
-use crate::simd::int8::{BLOCK, Int8, QUAD, QUADS};
-use crate::simd::{LANES, Line, SHIFT, Simd};
+use crate::simd::int8::{BLOCK, QUAD, QUADS};
+use crate::simd::{LANES, Line, Simd};
 use formats::SuperFormat;
-use std::arch::asm;
+use order::SuperBlocks;
+use scales::Scales;
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 /// Pairs of blocks of a super-block, each of them the k of a tile.
 const PAIRS: usize = SUPER / 2;
@@ -40,8 +41,6 @@ const SCALED: usize = SIDE / PAIRS;
 type Plane = [MaybeUninit<[u8; QUAD]>; 2 * QUADS];
 /// A super-block's integers by either plane, a line for each input row.
 type Ints = [[[i32; LANES]; SIDE]; 2];
-type F = <Lanes as Simd>::F;
-type I = <Lanes as Int8>::I;
 
 #[repr(C, align(64))]
 struct Scratch {
@@ -95,100 +94,6 @@ impl WeightBlock<'_> {
     }
 }
 
-/// Up to 8 blocks of a panel.
-#[derive(Clone, Copy)]
-struct SuperBlock<'a, const Q: usize> {
-    pairs: &'a [Pair<Q>],
-    supers: &'a [[u16; PANEL]],
-    /// The panel, and which of its band's it is, of those that are walked over.
-    panel: usize,
-    place: usize,
-    /// The first block in the row.
-    first: usize,
-}
-
-/// The super-blocks of a block of weight rows as they lie in memory: band by band, span by span, panel by panel.
-struct SuperBlocks<'a, T, const Q: usize> {
-    weight: Panels<'a>,
-    spans: usize,
-    /// Panels of the band, and where those of the block end.
-    band: Range<usize>,
-    end: usize,
-    /// The panel and the span that are walked over, and what is left of both.
-    panel: usize,
-    span: usize,
-    pairs: &'a [Pair<Q>],
-    supers: &'a [[u16; PANEL]],
-    first: usize,
-    format: PhantomData<T>,
-}
-
-impl<'a, T: SuperFormat<Q>, const Q: usize> SuperBlocks<'a, T, Q> {
-    #[inline(always)]
-    fn new(block: &WeightBlock<'a>) -> Self {
-        let weight = block.linear.weight();
-        let (spans, panels) = (weight.cols().div_ceil(BLOCK).div_ceil(SPAN), weight.panels());
-        let (start, end) = (block.rows.start / PANEL, block.rows.end.div_ceil(PANEL));
-        let (pairs, supers, format): (&[_], &[_], _) = (&[], &[], PhantomData);
-        let mut made = Self {
-            weight: panels,
-            spans,
-            band: start..start,
-            end,
-            panel: start,
-            span: 0,
-            pairs,
-            supers,
-            first: 0,
-            format,
-        };
-        made.enter_band();
-        made
-    }
-
-    /// Turns to the band behind, if there is one.
-    #[inline(always)]
-    fn enter_band(&mut self) -> bool {
-        let start = self.band.end;
-        self.band = start..self.end.min((start / BAND + 1) * BAND);
-        if self.band.is_empty() {
-            return false;
-        }
-        self.enter(start, 0);
-        true
-    }
-
-    /// Turns to a panel's span.
-    #[inline(always)]
-    fn enter(&mut self, panel: usize, span: usize) {
-        let weights = self.weight.panel(panel, span);
-        (self.panel, self.span, self.first) = (panel, span, span * SPAN);
-        (self.pairs, self.supers) = (weights.pairs(), weights.all_supers());
-    }
-}
-
-impl<'a, T: SuperFormat<Q>, const Q: usize> Iterator for SuperBlocks<'a, T, Q> {
-    type Item = SuperBlock<'a, Q>;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<SuperBlock<'a, Q>> {
-        if self.pairs.is_empty() {
-            if self.panel + 1 < self.band.end {
-                self.enter(self.panel + 1, self.span);
-            } else if self.span + 1 < self.spans {
-                self.enter(self.band.start, self.span + 1);
-            } else if !self.enter_band() {
-                return None;
-            }
-        }
-        let (pairs, other_pairs) = self.pairs.split_at(PAIRS.min(self.pairs.len()));
-        let (supers, other_supers) = self.supers.split_at(T::SUPERS);
-        let (panel, first) = (self.panel, self.first);
-        (self.pairs, self.supers, self.first) = (other_pairs, other_supers, first + SUPER);
-        Some(SuperBlock { pairs, supers, panel, place: panel - self.band.start, first })
-    }
-}
-
 /// Makes the planes of a pair; asks for the pairs ahead.
 #[inline(always)]
 fn unpack<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, planes: &mut [Plane]) {
@@ -203,58 +108,6 @@ fn ask<T: SuperFormat<Q>, const Q: usize>(pair: &Pair<Q>, line: usize) {
     let line = (&raw const *pair).cast::<u8>().wrapping_add(line * QUAD);
     Lanes::prefetch(line.wrapping_add(T::NEAR));
     Lanes::prefetch_far(line.wrapping_add(T::FAR));
-}
-
-/// What scales a super-block's integers.
-#[derive(Clone, Copy)]
-struct Scales {
-    minima: [I; PAIRS],
-    d: F,
-    d_min: F,
-    shift: F,
-}
-
-impl Scales {
-    /// Writes those of a super-block.
-    #[inline(always)]
-    fn write<T: SuperFormat<Q>, const Q: usize>(to: &mut MaybeUninit<Self>, of: &SuperBlock<'_, Q>) {
-        let d = Lanes::load_f16(of.supers.first().unwrap_or(&of.pairs[0].meta[0]));
-        let to = to.as_mut_ptr();
-        // SAFETY: only fields are written.
-        unsafe { (&raw mut (*to).d).write(d) };
-        if T::FOLDS {
-            // Nothing else is read.
-            return;
-        }
-        let d_min = Lanes::mul(Lanes::load_f16(&of.supers[1]), Lanes::splat(-1.0));
-        let mut minima = [Lanes::splat_i32(0); PAIRS];
-        for (minima, pair) in minima.iter_mut().zip(of.pairs) {
-            let [[_, first], [_, second]] = [&pair.meta[0], &pair.meta[1]].map(meta_bytes);
-            *minima = Lanes::load_pairs(first, second);
-        }
-        // SAFETY: as above.
-        unsafe {
-            (&raw mut (*to).minima).write(minima);
-            (&raw mut (*to).d_min).write(d_min);
-            (&raw mut (*to).shift).write(Lanes::mul(d_min, Lanes::splat(-SHIFT)));
-        }
-    }
-    /// What was written, zeros where nothing was. Once for several rows: beside their stores each would read it again.
-    ///
-    /// # Safety
-    /// It must have been written for a super-block of the format.
-    #[inline(always)]
-    unsafe fn read<T: SuperFormat<Q>, const Q: usize>(from: &MaybeUninit<Self>) -> Self {
-        let from = from.as_ptr();
-        // SAFETY: the caller's; of one that folds only `d` was written.
-        unsafe {
-            if T::FOLDS {
-                let zero = Lanes::splat(0.0);
-                return Self { minima: [Lanes::splat_i32(0); PAIRS], d: (*from).d, d_min: zero, shift: zero };
-            }
-            *from
-        }
-    }
 }
 
 /// Whose sums they are: a panel's and a group of inputs'.
@@ -336,7 +189,7 @@ impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
                 let unpacked = if group + 1 == groups.len() { next.map_or(&[][..], |next| next.pairs) } else { &[] };
                 let sums_of = PanelSums { panel: this.panel, group };
                 let complete = (this.first + SUPER >= self.blocks).then_some(sums_of);
-                let outputs = (this.first == (self.super_blocks.spans - 1) * SPAN).then(|| self.outputs(sums_of));
+                let outputs = (this.first == self.super_blocks.last_span()).then(|| self.outputs(sums_of));
                 let step = Step {
                     tiles: self.tiles,
                     pairs: this.pairs,
@@ -520,64 +373,10 @@ impl<T: SuperFormat<Q>, const Q: usize> BlockWalk<'_, T, Q> {
             }
             // SAFETY: the caller's.
             unsafe {
-                let sum = Self::scaled(&scales, ints.add(n), notes.cast(), Lanes::load(&(*sums)[n].0));
+                let sum = scales.add::<T, Q>(ints.add(n), notes.cast(), Lanes::load(&(*sums)[n].0));
                 Lanes::store(sum, &mut (*sums)[n].0);
             }
             notes = notes.wrapping_add(stride);
         }
     }
-
-    /// A sum and the integers of its row.
-    ///
-    /// # Safety
-    /// As of [`Self::run`]; the integers and notes of a super-block must be there.
-    #[inline(always)]
-    unsafe fn scaled(scales: &Scales, ints: *const __m512i, notes: *const [i32; NOTES], sum: F) -> F {
-        // SAFETY: the caller's: AVX-512 by the level.
-        unsafe {
-            let mut upper = _mm512_load_si512(ints);
-            if T::STORED {
-                upper = _mm512_add_epi32(upper, _mm512_set1_epi32((*notes)[1]));
-            }
-            let dot = if T::FOLDS {
-                Lanes::mul(Lanes::from_i32(upper), scales.d)
-            } else {
-                let ints = _mm512_add_epi32(_mm512_slli_epi32::<3>(upper), _mm512_load_si512(ints.add(SIDE)));
-                // Below 2^22, so that these are the bits of `SHIFT` and the integer.
-                let minima = add_minima(_mm512_set1_epi32(SHIFT.to_bits() as i32), &scales.minima, notes);
-                let minima = Lanes::fma(_mm512_castsi512_ps(minima), scales.d_min, scales.shift);
-                Lanes::fma(Lanes::from_i32(ints), scales.d, minima)
-            };
-            Lanes::fma(dot, Lanes::splat(f32::from_bits((*notes)[0] as u32)), sum)
-        }
-    }
-}
-
-/// Adds the products of the pairs' minima and of what inputs' notes say of both blocks of each.
-///
-/// In assembly, since the compiler would load each note by an instruction of its own.
-///
-/// # Safety
-/// The processor must have AVX-512 VNNI, and notes of a super-block be there.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn add_minima(mut sum: I, minima: &[I; PAIRS], notes: *const [i32; NOTES]) -> I {
-    const { assert!(NOTES == 4 && PAIRS == 4) }
-    // SAFETY: the instructions read the last of every second block's four notes and change only the sum.
-    unsafe {
-        asm!(
-            "vpdpwssd {sum}, {first}, dword ptr [{notes} + 12]{{1to16}}",
-            "vpdpwssd {sum}, {second}, dword ptr [{notes} + 44]{{1to16}}",
-            "vpdpwssd {sum}, {third}, dword ptr [{notes} + 76]{{1to16}}",
-            "vpdpwssd {sum}, {fourth}, dword ptr [{notes} + 108]{{1to16}}",
-            sum = inout(zmm_reg) sum,
-            first = in(zmm_reg) minima[0],
-            second = in(zmm_reg) minima[1],
-            third = in(zmm_reg) minima[2],
-            fourth = in(zmm_reg) minima[3],
-            notes = in(reg) notes,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    sum
 }
