@@ -80,6 +80,7 @@ impl WeightBlock<'_> {
             }
         }
     }
+
     /// Writes what groups give for a band.
     ///
     /// # Safety

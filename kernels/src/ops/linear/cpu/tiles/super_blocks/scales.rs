@@ -48,6 +48,7 @@ impl Scales {
             (&raw mut (*to).shift).write(Lanes::mul(d_min, Lanes::splat(-SHIFT)));
         }
     }
+
     /// What was written, zeros where nothing was. Once for several rows: beside their stores each would read it again.
     ///
     /// # Safety
@@ -64,7 +65,8 @@ impl Scales {
             *from
         }
     }
-    /// A sum and what the integers of its row are by these self.
+
+    /// A sum and what the integers of its row are by these scales.
     ///
     /// # Safety
     /// The level must be [`SimdLevel::Amx`](crate::SimdLevel::Amx); the integers and notes of a super-block must be there.
