@@ -1,5 +1,5 @@
-//! What this machine could do at most: the rate at which its threads read memory, and at which they multiply, and what it costs
-//! them to begin together.
+//! What this machine does at best without further ado: the rate at which its threads read memory, plainly, and at which they
+//! multiply, and what it costs them to begin together.
 //!
 //! Measured and not looked up, because the figures of a data sheet say nothing about a shared or virtual machine, and
 //! in the same process and on the same threads as what is held against them.
